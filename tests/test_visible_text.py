@@ -2,7 +2,8 @@
 
 Checked are all string literals that contain a space, except docstrings: messages of exceptions and
 warnings, hints, help of options, headings and labels. Of f-strings, the literal parts are checked;
-of page templates, the text without tags and expressions.
+of page templates and HTML files, the text without tags and expressions; of JavaScript, the
+literals with a space or a capital letter at the start, except names of CSS classes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,27 +19,37 @@ from tests.test_vocabulary import PLURALS, REPLACED, ROOT
 
 # Folders and modules of src/histodict that are checked.
 FOLDERS = (
+    "__init__.py",
     "annotations",
+    "batch.py",
+    "cli",
     "datasets",
     "decision",
     "dictionaries",
     "encoders",
+    "evaluation",
+    "explain",
+    "export",
     "image_features",
     "images",
     "kernels",
     "methods",
     "metrics",
     "model_selection",
+    "models",
     "paper",
     "patches",
     "precomputed",
     "preprocessing",
+    "reports",
     "synthetic",
     "utils",
+    "web",
 )
+SUFFIXES = (".py", ".html", ".j2", ".js")
 
 # Terms that contain such a word, as regular expressions.
-ALLOWED = (r"chance level", r"data leakage", r"pen marks?")
+ALLOWED = (r"chance level", r"data leakage", r"hold-out", r"pen marks?")
 
 
 def string_literals(source: str) -> Iterator[tuple[str, int]]:
@@ -51,19 +63,57 @@ def string_literals(source: str) -> Iterator[tuple[str, int]]:
 
 
 def visible_lines(template: str) -> Iterator[tuple[str, int]]:
-    """Yield the visible lines of a page template, with their numbers."""
-    code = re.compile(r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}|<(style|script).*?</\1>|<.*?>", re.DOTALL)
+    """Yield the visible lines of a page or page template, with their numbers."""
+    code = re.compile(
+        r"\{% block style %\}.*?\{% endblock %\}|\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}"
+        r"|<(style|script).*?</\1>|<.*?>",
+        re.DOTALL,
+    )
     visible = code.sub(lambda found: " " + "\n" * found[0].count("\n"), template)
     for number, line in enumerate(visible.splitlines(), start=1):
         yield " ".join(line.split()), number
 
 
+_SCRIPT = re.compile(
+    r"""//[^\n]* | /\*.*?\*/                                 # comments
+    | (?<=[(,=:\[!&|?]) \s* /(?![/*])(?:\\.|[^/\\\n])+/    # regular expressions
+    | "(?P<string>(?:\\.|[^"\\\n])*)" | [`{}]""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def script_literals(script: str) -> Iterator[tuple[str, int]]:
+    """Yield the visible literals of a JavaScript file, with their lines.
+
+    Template literals are yielded in parts: the text around their expressions.
+    """
+    position, braces = 0, [0]  # open braces of each enclosing expression of a template literal
+    while found := _SCRIPT.search(script, position):
+        position = found.end()
+        token, text = found[0], found["string"]
+        braces[-1] += (token == "{") - (token == "}")
+        if token == "`" or (len(braces) > 1 and braces[-1] < 0):
+            if token == "}":
+                braces.pop()
+            end = re.compile(r"(?:\\.|(?!\$\{)[^`\\])*", re.DOTALL).match(script, position)
+            assert end is not None
+            text, position = end[0], end.end()
+            if script.startswith("${", position):
+                braces.append(0)
+                position += 2
+            else:
+                position += 1  # the closing backquote
+        is_class = re.search(r"\bclass(Name)?\s*[:=]\s*$", script[: found.start()]) is not None
+        if text and not is_class and (" " in text or text[0].isupper()):
+            yield text, script.count("\n", 0, found.start()) + 1
+
+
 def complaints(where: str, source: str) -> list[str]:
-    """Return a line for each replaced word in the texts of a module or page template."""
-    found = visible_lines(source) if where.endswith(".j2") else string_literals(source)
+    """Return a line for each replaced word in the texts of a module, script or page."""
+    readers = {".py": string_literals, ".js": script_literals, ".html": visible_lines, ".j2": visible_lines}
     return [
         f"{where}:{line}: {word} -> {REPLACED.get(word) or REPLACED[word[:-1]]}: {text!r}"
-        for text, line in found
+        for text, line in readers[Path(where).suffix](source)
         for word in re.findall(r"[a-z]+", re.sub("|".join(ALLOWED), "", text.lower()))
         if word in REPLACED or word in PLURALS
     ]
@@ -72,7 +122,7 @@ def complaints(where: str, source: str) -> list[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_messages_use_the_standard_vocabulary(folder):
     place = ROOT / "src" / "histodict" / folder
-    files = [place] if place.suffix == ".py" else [*place.rglob("*.py"), *place.rglob("*.html.j2")]
+    files = [path for path in [place, *place.rglob("*")] if path.suffix in SUFFIXES]
     assert files
     found = [
         text
@@ -100,6 +150,15 @@ def test_replaced_terms_in_literals_are_found(source):
 def test_replaced_terms_on_pages_are_found():
     page = "{% block page %}\n<h2 class='look'>{{ answer }}</h2>\n<p>Where it\nlooks</p>"
     assert [text.split(": ")[0] for text in complaints("page.html.j2", page)] == ["page.html.j2:4"]
+
+
+def test_replaced_words_in_scripts_are_found():
+    script = """// The view.
+    const where = /["`]a\\//.test(name) ? "judge" : h("p", { class: "view asked" }, "Answers");
+    text = `${rows.map((row) => { return `${row.name} spoken`; })} is ${f({ a: 1 })} held`;
+    """
+    found = [text.split(" -> ")[0] for text in complaints("page.js", script)]
+    assert found == ["page.js:2: answers", "page.js:3: spoken", "page.js:3: held"]
 
 
 def test_docstrings_names_and_terms_pass():

@@ -450,7 +450,7 @@ def _complete(
 ) -> tuple[Content | None, str]:
     """Return the content with the true label, None if the image failed; and what failed."""
     if isinstance(result, str):
-        return None, result + ("; the table keeps its earlier prediction" if before else "")
+        return None, result + ("; its earlier prediction stays in the table" if before else "")
     is_same = before.get("fingerprint", {}).get("file") == fingerprint["file"]
     return _with_true_label(model, result, record, before if is_same else {})
 
@@ -545,6 +545,6 @@ def _with_true_label(
             row |= {"truth": truth} if truth else {}
             known = record_to_json(with_absolute_paths(record))
     except Exception as error:  # an error of the mask does not affect the prediction
-        scoring_error = f"is not scored: {failure_reason(error)}"
+        scoring_error = f"not used for scores: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
     return content | {"row": row, "regions": regions, "known": known}, scoring_error

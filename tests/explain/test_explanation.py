@@ -420,7 +420,7 @@ def test_member_of_three_classes_agrees_with_the_same_prediction():
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("whole", "looks at the image as a whole"), ("logistic", "has no atoms")]
+    ("kind", "text"), [("whole", "uses whole images"), ("logistic", "has no atoms")]
 )
 def test_methods_without_atoms_have_no_concepts(models, manifest, kind, text):
     explanation = models(kind).explain(manifest.records[0].path)

@@ -125,7 +125,7 @@ def test_score_is_the_mean_of_members_and_map_that_of_the_first(model, manifest)
         atol=1e-5,
     )
     assert mean_of(alone) == pytest.approx(alone.score, abs=1e-5)
-    assert prediction.threshold is None and "a panel of 3" in prediction.summary()
+    assert prediction.threshold is None and "an ensemble of 3" in prediction.summary()
     scores = [member.predict(record.path, mpp=record.mpp).scores[0] for member in model.estimators_]
     assert len(scores) == model.n_estimators_ == 3 and scores[0] == alone.scores[0]
     combined = model.combination_
@@ -320,10 +320,10 @@ def test_ensemble_is_created_from_a_preset_or_recipes():
     assert EnsembleClassifier(["fast", RECIPE]).recipes == [preset("fast"), RECIPE]
     first, *_, last = EnsembleClassifier("pixels", patch_px=12).recipes
     assert (first.patch_px, last.patch_px, last.method) == (12, 12, "lbp-colour")
-    with pytest.raises(ValueError, match="not of none"):
+    with pytest.raises(ValueError, match="recipes is empty"):
         EnsembleClassifier([])
 
 
 def test_whole_image_method_refuses_a_cluster(manifest):
-    with pytest.raises(ValueError, match="leave out the cluster"):
+    with pytest.raises(ValueError, match="Leave out the cluster"):
         EnsembleClassifier([preset("fast", "lbp-colour")], folds=2).fit(manifest, executor=object())

@@ -168,7 +168,7 @@ def test_incompatible_vectors_are_refused(tissue, tmp_path):
     with pytest.raises(ImageError, match=r"a.h5: .*vectors of length 30, not 24"):
         model.predict(other)
     other = write_trident(tmp_path / "b.h5", vectors[:, :24], coords, "uni_v1", patch_size=16)
-    with pytest.raises(ImageError, match="the encoder uni_v1, not tiny"):
+    with pytest.raises(ImageError, match="encoder uni_v1, not tiny"):
         model.predict(other)
     with pytest.raises(ImageError, match="only files that `histodict features` made"):
         TissueClassifier(recipe()).fit(read_manifest(tissue / "manifest.csv")).predict(other)
@@ -179,7 +179,7 @@ def test_incompatible_vectors_are_refused(tissue, tmp_path):
 
 def test_methods_that_need_pixels_are_refused():
     for method in ("lbp-colour", "shirc"):
-        with pytest.raises(ValueError, match="looks at pixels"):
+        with pytest.raises(ValueError, match="needs pixels"):
             Recipe(method=method, features="precomputed")
 
 
@@ -242,7 +242,7 @@ def test_files_with_other_settings_remain_and_are_refused(tissue, tmp_path):
     foreign = tmp_path / "g" / f"{records[0].path.stem}.h5"
     write_trident(foreign, np.ones((2, 3), np.float32), np.array([[0, 0], [0, 512]]))
     before = foreign.read_bytes()
-    with pytest.raises(ValueError, match="not by `histodict features`"):
+    with pytest.raises(ValueError, match="not from `histodict features`"):
         extract_features(extraction_recipe("tiny", {}), records, tmp_path / "g")
     assert foreign.read_bytes() == before
     with pytest.raises(ValueError, match="does not change vectors"):
@@ -260,7 +260,7 @@ def test_unreadable_and_background_images_do_not_stop_others(tissue, tmp_path):
     assert "no tissue" in errors[bad[1].path] and len(errors) == 3
     assert [path.name for path in (tmp_path / "f").iterdir()] == [done.files[0].name]
     twins = [good, replace(good, path=tmp_path / good.path.name)]
-    with pytest.raises(ValueError, match="would both have their features in"):
+    with pytest.raises(ValueError, match="have the same output file"):
         extract_features(extraction_recipe("tiny", {}), twins, tmp_path / "f")
 
 
@@ -298,7 +298,7 @@ def test_changed_ome_zarr_image_is_extracted_again(tissue, tmp_path):
     shutil.rmtree(slide)
     save_ome_zarr(slide, np.full_like(pixels, 255))
     ((_, reason),) = extract().failures
-    assert "a.ome.zarr: shows no tissue" in reason
+    assert "a.ome.zarr: no tissue found" in reason
 
 
 def test_pixel_sizes_may_differ_slightly(tissue, tmp_path):
@@ -312,7 +312,7 @@ def test_pixel_sizes_may_differ_slightly(tissue, tmp_path):
     far = replace(read_manifest(tissue / "manifest.csv").records[3], mpp=0.4)
     files += extract_features(extraction_recipe("tiny", {}), [far], tmp_path / "far").files
     alike = extract_features(extraction_recipe("tiny", {}), sized, tmp_path / "as they are").files
-    with pytest.raises(ImageError, match="the magnification 25"):
+    with pytest.raises(ImageError, match="magnification 25"):
         common_metadata([*alike, *files[-1:]])
 
 

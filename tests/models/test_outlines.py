@@ -164,7 +164,7 @@ def test_prediction_within_outlines_equals_that_of_the_complete_image_there(plan
     assert (both.tissue & ~part.tissue).any()
     with pytest.raises(ManifestError, match="one annotation file, but there are 2 images"):
         model.predict([path, path], within=synthetic)
-    with pytest.raises(ValueError, match="looks at the image as a whole, and not at what"):
+    with pytest.raises(ValueError, match="uses whole images and cannot be limited"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
         other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))
 
@@ -240,7 +240,7 @@ def test_unmatched_names_are_reported(planted, tmp_path):
     write_geojson(tmp_path / "geojson" / "s0.json", feature("Tumor", BOX))
     with pytest.raises(ManifestError, match="several annotation files"):
         with_annotations(tmp_path / "slides", tmp_path / "geojson")
-    with pytest.raises(ManifestError, match="there is no image in this folder"):
+    with pytest.raises(ManifestError, match="the folder contains no images"):
         read_images(tmp_path / "geojson")
 
 
@@ -289,7 +289,7 @@ def test_outlines_on_the_command_line(planted, tmp_path):
     saved, out = tmp_path / "m.histodict", tmp_path / "out"
     named = ["--annotations", planted / "geojson", "--regions", "Inflamed,Healthy"]
     output = run("train", planted / "table.csv", *named, *RUN, "-o", saved)
-    assert "Learnt Healthy / Inflamed from 16 outlined parts of 8 images" in output
+    assert "Trained on 16 annotated parts of 8 images" in output and "Healthy / Inflamed" in output
     output = run("predict", saved, planted / "table.csv", *named[:2], "-o", out)
     assert "Dice Inflamed of patches" in output
     scores = json.loads((out / "scores.json").read_text())["patches"]
@@ -325,7 +325,7 @@ def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     (second,) = csv.DictReader((out / "predictions.csv").open())
     assert int(second["n_patches"]) > int(first["n_patches"])
     complete = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
-    assert "--within was given, is not given" in run(*complete, status=2)
+    assert "--within was set, is not set" in run(*complete, status=2)
     write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
     assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
     write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
@@ -365,7 +365,7 @@ def test_parts_are_split_by_patient_and_the_run_key_includes_outlines(planted, t
 def test_incompatible_options_are_refused(planted, tmp_path):
     data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
     synthetic = ["--annotations", planted / "geojson"]
-    assert "give these with --annotations DIR" in run(
+    assert "Give --annotations DIR" in run(
         "train", data, "--regions", "a,b", *RUN, *out, status=2
     )
     assert "name the classes that are learnt" in run(

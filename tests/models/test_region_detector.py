@@ -134,11 +134,11 @@ def test_detector_is_trained_on_crops(tissue):
     ("labels", "region", "message"),
     [
         (None, "tumour", "neither a mask nor a label"),
-        (["tumour", "tumour"], None, "which label is the region, with region=…"),
-        (["tumour", "normal"], None, "which label is the region"),
+        (["tumour", "tumour"], None, "name the label of the region, with region=…"),
+        (["tumour", "normal"], None, "name the label of the region"),
         (["tumour", "tumour"], "tumor", "no image is labelled 'tumor'"),
-        (["tumour", "normal", "tumour"], "tumor", r"labelled \['tumour'\]: name the region as"),
-        (["other", "healthy"], "normal", "label those that show nothing of it 'no normal'"),
+        (["tumour", "normal", "tumour"], "tumor", r"labelled \['tumour'\]: use a label as"),
+        (["other", "healthy"], "normal", "label images without the region 'no normal'"),
     ],
 )
 def test_images_without_mask_or_label_are_refused(tissue, tmp_path, labels, region, message):

@@ -157,7 +157,7 @@ def test_concepts_are_the_same_and_tables_keep_their_order(tmp_path):
         tables.append(sorted(map(str, rows)))
     assert tables[0] == tables[1]
     again = ["concepts", str(tmp_path / "b.csv"), "--atoms", "4", "-o", str(tmp_path / "a")]
-    assert "as learnt before" in CliRunner().invoke(app, again).output
+    assert "reused" in CliRunner().invoke(app, again).output
 
 
 def test_large_files_are_sorted_by_sampled_content(tmp_path, monkeypatch):

@@ -132,7 +132,7 @@ def test_damaged_file_is_warned_of_and_replaced(sides, tmp_path, content):
         file.write_text(bits[:digit] + chr(ord(bits[digit]) ^ 1) + bits[digit + 1 :])
     else:
         file.write_text(content)
-    with pytest.warns(UserWarning, match="is damaged and made anew"):
+    with pytest.warns(UserWarning, match="damaged predictions in the cache are computed again"):
         again = cache.run(run_of(sides))
     assert again.scores == one.scores
     assert read_checked_json(file)["labels"] == content_before["labels"]
@@ -159,7 +159,7 @@ def test_run_with_a_damaged_map_is_repeated(sides, tmp_path):
     file = sorted(made.maps.iterdir())[0]
     content_before = file.read_bytes()
     file.write_bytes(content_before[:-9])
-    with pytest.warns(UserWarning, match=f"{file.name} is another file"):
+    with pytest.warns(UserWarning, match=f"{file.name} was changed"):
         RunCache(tmp_path / "kept").run(run_of((train, wrong)))
     assert file.read_bytes() == content_before
 
@@ -188,5 +188,5 @@ def test_damaged_map_is_treated_as_missing(sides, tmp_path):
     made = RunCache(tmp_path / "kept").run(run_of(sides))
     made.maps.mkdir(exist_ok=True)
     (made.maps / "0.npz").write_bytes(b"no map")
-    with pytest.warns(UserWarning, match="is damaged"):
+    with pytest.warns(UserWarning, match="damaged map is not shown"):
         assert made.map_of(0) is None

@@ -140,14 +140,14 @@ def test_records_and_dataframes_have_labels_that_y_replaces(unfitted, manifest, 
         (["a.png", "b.png"], None, None, "y is missing"),
         (["a.png", "b.png"], ["u"], None, "X has 2 images, and y 1"),
         (["a.png", "b.png"], ["u", "v"], [1], "X has 2 images, and groups 1"),
-        (["a.png", "b.png"], ["u", "v"], [1, None], "the patient of image 1 is missing"),
-        (["a.png", "b.png"], ["u", "v"], [1, np.nan], "the patient of image 1 is missing"),
+        (["a.png", "b.png"], ["u", "v"], [1, None], "groups has no patient for image 1"),
+        (["a.png", "b.png"], ["u", "v"], [1, np.nan], "groups has no patient for image 1"),
         (["a.png", "b.png"], ["u", " "], None, "the label of image 1 is empty"),
-        (["a.png", "b.png"], ["u", None], None, "of one type.*NoneType, str"),
+        (["a.png", "b.png"], ["u", None], None, "have one type.*NoneType, str"),
         (["a.png", "b.png"], [0.5, 1.5], None, "continuous"),
         (["a.png", "a.png"], ["u", "v"], None, "X contains a.png twice"),
         (["a.png", "b.png"], ["u", "u"], None, "at least two classes"),
-        (["a.png", "b.png"], ["u", "v"], None, "cannot be read"),
+        (["a.png", "b.png"], ["u", "v"], None, "cannot be used"),
         ([np.zeros((9, 9, 4)), "b.png"], ["u", "v"], None, r"image 0: an image must be an array"),
         (np.zeros((2, 30)), ["u", "v"], None, r"image 0: an image must be an array"),
         (np.zeros((30, 30, 3), np.uint8), ["u"] * 30, None, "X is a single image"),
@@ -162,7 +162,7 @@ def test_unusable_images_and_labels_are_refused(unfitted, X, y, groups, message)
 def test_folder_with_separate_labels_is_refused(unfitted, manifest, y, paths, model):
     with pytest.raises(TypeError, match="a list of paths"):
         unfitted.fit(manifest.root, y)
-    with pytest.raises(ValueError, match="positive=… is for tables"):
+    with pytest.raises(ValueError, match="positive=… applies to tables"):
         unfitted.fit(paths, y, positive="healthy")
     with pytest.raises(ValueError, match="give y"):
         model.score(paths)
@@ -218,7 +218,7 @@ def test_labels_that_the_type_does_not_have_are_refused():
 
 def test_model_file_with_labels_of_another_type_is_refused(unfitted, paths, y, tmp_path):
     fitted = unfitted.fit(paths, y)
-    for label_type, message in (("int", "type int cannot be"), ("set", "label_type must be one")):
+    for label_type, message in (("int", "type int cannot have"), ("set", "label_type must be one")):
         fitted.training_info_["label_type"] = label_type
         with pytest.raises(ValueError, match=message):
             histodict.load(fitted.save(tmp_path / "m.histodict"))
@@ -241,7 +241,7 @@ def test_images_without_tissue_have_no_label_of_y(unfitted, paths, y):
     assert np.asarray(fitted.predict(background)).tolist() == ["no tissue"]
     assert np.isnan(fitted.decision_function(background)).all()
     fitted.fit(paths, (y == "inflamed").astype(int))
-    with pytest.raises(ValueError, match="image 0: no tissue, for which there is no label"):
+    with pytest.raises(ValueError, match="image 0: no tissue has no label of type"):
         np.asarray(fitted.predict(background))
     assert fitted.score(background, [1]) == 0
 
@@ -337,7 +337,7 @@ def test_groups_are_the_patients_of_calibration(paths, y, patients):
     np.testing.assert_array_equal(found, ensemble.classes_[probabilities.argmax(axis=1)])
     is_last = ensemble.decision_function(paths) > 0
     np.testing.assert_array_equal(found, ensemble.classes_[is_last.astype(int)])
-    with pytest.warns(UserWarning, match="no groups are given for 8 images: each counts") as caught:
+    with pytest.warns(UserWarning, match="8 images without groups: each image counts") as caught:
         clone(ensemble).fit(paths, y)
     assert caught[0].filename == __file__
     single = ensemble.fit(paths, y, groups=["one"] * 4 + ["two"] * 4)

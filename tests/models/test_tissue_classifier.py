@@ -77,7 +77,7 @@ def test_background_training_image_is_warned_of(halves, tmp_path, recipe):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
     first, *_ = records = halves[0].records
     background = replace(first, path=tmp_path / "glass.png")
-    with pytest.warns(UserWarning, match="learnt from 1 training image, as no tissue.*glass.png"):
+    with pytest.warns(UserWarning, match="1 training image without tissue was not used: glass.png"):
         TissueClassifier(recipe).fit(replace(halves[0], records=(*records, background)))
 
 
@@ -100,7 +100,7 @@ def test_images_are_reduced_to_the_working_pixel_size(halves, tmp_path):
     fine = model.predict(record.path, mpp=0.5).patch_map.predicted_classes.shape
     with Image.open(record.path) as image:
         assert fine == (image.height // 2 // 16, image.width // 2 // 16)
-    with pytest.raises(ImageError, match="pixel size is not known"):
+    with pytest.raises(ImageError, match="pixel size is unknown"):
         Image.new("RGB", (200, 150)).save(tmp_path / "unknown.png")
         model.predict(tmp_path / "unknown.png")
     with pytest.raises(ImageError, match="coarser"):
@@ -221,11 +221,11 @@ def test_model_file_gives_the_same_predictions(model, halves, tmp_path):
 
 
 def test_unfitted_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="call fit first"):
+    with pytest.raises(ValueError, match="this model is not fitted"):
         TissueClassifier("fast").predict(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="call fit first"):
+    with pytest.raises(ValueError, match="this model is not fitted"):
         EnsembleClassifier([FAST]).predict(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="call fit first"):
+    with pytest.raises(ValueError, match="this model is not fitted"):
         RegionDetector("regions").predict(tmp_path / "a.png")
 
 

@@ -113,7 +113,7 @@ def test_report_shows_the_collected_data(model, manifest, tmp_path):
     assert [title for _, title in IMAGES.findall(page)] == titles
     percents = [f"{100 * share:.0f} %" for line in lines for share in line.fractions.values()]
     assert re.findall(r"<span>(\d+ %)</span>", page) == percents
-    assert "the second the surroundings" in page
+    assert "the second its context" in page
 
 
 def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, mo
     ]
     section = page[page.index("look like a leak</h2>") : page.index("How to read this page")]
     assert "images from B use it in 20 of 100 patches more" in section
-    assert section.count('class="atom-picture"') == 1 and 'class="atom-facts leak"' in section
+    assert section.count('class="atom-picture"') == 1 and 'class="atom-statistics confounded"' in section
     assert f"--disable &#34;{label}&#34;" in section or f'--disable "{label}"' in section
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)
@@ -212,7 +212,7 @@ def test_encoder_atoms_are_shown_by_their_patches(manifest, tmp_path):
     finally:
         ENCODERS.pop("tiny")
         clear_encoder_cache()
-    assert 'class="atom-picture"' not in page and "vectors of tiny" in page
+    assert 'class="atom-picture"' not in page and "tiny vectors" in page
     n_users = sum(len(line.patches) for use in found.classes for line in use.atoms)
     assert len(IMAGES.findall(page)) == n_users >= 40
 
@@ -246,7 +246,7 @@ def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
     ensemble = EnsembleClassifier([PIXELS, PIXELS.with_changes(stain="macenko")], folds=2).fit(
         manifest
     )
-    assert "a panel of 2" in ensemble_note(ensemble) and ensemble_note(model) == ""
+    assert "an ensemble of 2" in ensemble_note(ensemble) and ensemble_note(model) == ""
     _, page = page_of(ensemble, manifest, tmp_path / "a.html", 2)
     assert "atoms of its first member" in page
 

@@ -167,7 +167,7 @@ def test_data_are_summarised(page):
     ]
     assert "2: north, south" in page.text
     assert "0.5 µm" in page.text
-    assert "3 folds, so that every image is tested once; 2 repeats" in page.text
+    assert "3 folds; every image is tested once; 2 repeats" in page.text
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_too_many_images_are_named_instead(done, tmp_path, monkeypatch):
 def test_report_without_errors(images, tmp_path):
     done = evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: wrong_for()})
     page = report(done, tmp_path)
-    assert "no method gave a wrong answer" in page.text
+    assert "all predictions are correct" in page.text
     assert "An interval of no width does not mean certainty" in page.text
     assert page.alts == []
     assert "Compared with each other" not in page.text.partition("Checklist")[0]
@@ -255,7 +255,7 @@ def test_warnings_about_the_data_are_repeated(tmp_path):
     done = evaluate_planted(manifest, k_folds(manifest, 2), tmp_path / "out", {LBP: right})
     page = report(done, tmp_path / "out")
     assert "NO PATIENT is specified for 12 images" in page.text
-    assert "Patients are not known for all images" in page.text
+    assert "Some images have no patient" in page.text
 
 
 def test_failures_are_named_and_excluded(images, tmp_path):
@@ -265,7 +265,7 @@ def test_failures_are_named_and_excluded(images, tmp_path):
     done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
     assert done.methods == []
     page = report(done, tmp_path)
-    assert "Not everything was done" in page.text
+    assert "Some runs failed" in page.text
     assert "dfdl, repeat 1, fold 1, seed 0: ImageError: " in page.text
     assert "smaller than a patch (400 x 400)" in page.text
     assert "Model card" not in page.text
@@ -342,7 +342,7 @@ def test_probabilities_are_evaluated(images, tmp_path):
     assert f"{LBP}: Brier score {brier_score(images.labels, output):.3f}" in page.text
     assert f"{WND}: Brier score" not in page.text
     stored = np.mean([nearly_sure(record, 0, "")[0] == record.label for record in images.records])
-    assert stored < 1 and f"hold the true one for {stored:.3f} of the images" in page.text
+    assert stored < 1 and f"contain the true class for {stored:.3f} of the images" in page.text
     assert (tmp_path / "figures" / "calibration.svg").is_file()
 
 
@@ -411,6 +411,6 @@ def test_ensemble_is_described_with_its_members():
     from histodict.reports.evaluation_tables import describe_plan
 
     text = describe_plan(Plan.named("pixels"))
-    assert "decides together with 2 other views: lbp-colour (reinhard, reduced 2" in text
+    assert "ensemble with 2 other base models: lbp-colour (reinhard, downsampled 2" in text
     assert "lbp-colour (none, reduced 4 times)" in text
     assert "views" not in describe_plan(Plan.named("fast"))

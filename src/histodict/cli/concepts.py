@@ -68,7 +68,7 @@ def concepts(
             {"folder": str(output), "concepts": len(dictionary.atoms), "new": is_new} | summary
         )
         return
-    origin = "learnt from" if is_new else "reused; learnt from"
+    origin = "computed from" if is_new else "reused; computed from"
     typer.echo(
         f"{len(dictionary.atoms)} concepts, {origin} {pluralize(len(usage.patches), 'image')}"
     )

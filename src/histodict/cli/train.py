@@ -222,10 +222,10 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
     failures = [member["failure"] for member in members if "failure" in member]
     for failure in failures:
         warn(f"a base model was left out of the ensemble: {failure}")
-    if "unheard" in model.training_info_:
+    if "uncalibrated_reason" in model.training_info_:
         warn(
             "no calibration: base models have equal weights, and predictions have no "
-            f"probabilities. Reason: {model.training_info_['unheard']}"
+            f"probabilities. Reason: {model.training_info_['uncalibrated_reason']}"
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(

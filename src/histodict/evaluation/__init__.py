@@ -84,7 +84,7 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
     """
     if splits.manifest != manifest.digest():
         raise SplitError(
-            "the splits were made for other images than the manifest lists: make them again"
+            "the splits are of other images than the manifest. Create the splits again"
         )
     check_splits(manifest, splits)
     if region is not None:
@@ -105,8 +105,8 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         for kind, name in enumerate(KINDS):
             if not any(kinds[index][kind] for index in split.train):
                 raise SplitError(
-                    f"split {split.name!r} trains on no tissue {name} ({region}): give more "
-                    "images, or other splits"
+                    f"split {split.name!r} has no training tissue of class {name} ({region}). "
+                    "Add images, or use other splits"
                 )
     for size, repeat in {(split.n_per_class, split.repeat) for split in splits}:
         chosen = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
@@ -114,7 +114,10 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         labels = np.array([KINDS[kind] for _, kind in rows])
         patients = np.array([manifest.records[i].patient for i, _ in rows])
         if len(set(labels)) < len(KINDS):
-            raise SplitError(f"all tested tissue is {labels[0]} ({region}): test both kinds")
+            raise SplitError(
+                f"all tissue of the test images is of class {labels[0]} ({region}). Add test "
+                "images of the other class"
+            )
         PatientBootstrap([Repeat(labels, patients, labels)])
 
 
@@ -138,9 +141,9 @@ def _check_classes(manifest: Manifest, splits: Splits) -> None:
         trained = manifest.select(split.train).classes
         if trained != tested or "" in manifest.select(split.train).labels:
             raise SplitError(
-                f"split {split.name!r} trains on images of {trained}, but {tested} are tested: "
-                "every split must train on the classes that are tested, and on no others; leave "
-                "out images without a label"
+                f"split {split.name!r} has training images of {trained}, but test images of "
+                f"{tested}. Training and test images must have the same classes. Remove images "
+                "without a label"
             )
 
 
@@ -162,7 +165,9 @@ def choose_plans(
     known_settings: set[str] = set()
     for name in names:
         if region is not None and name.strip().endswith(UNLABELLED):
-            raise ValueError(f"{name.strip()}: thresholds are adapted for classes, not for regions")
+            raise ValueError(
+                f"{name.strip()}: thresholds can be adapted for classes only, not for regions"
+            )
         first, colon, second = name.strip().removesuffix(UNLABELLED).partition(":")
         preset_and_method = (
             (first, second or None) if colon or first in _PRESETS else (default_preset, first)
@@ -174,7 +179,7 @@ def choose_plans(
         plans[name.strip()].build_model(region=region)  # raises if it cannot detect regions
     unknown = sorted(set(settings) - known_settings)
     if unknown:
-        raise ValueError(f"none of the methods has a setting {unknown[0]!r}")
+        raise ValueError(f"no method has a setting {unknown[0]!r}. Correct the name")
     return plans
 
 
@@ -271,8 +276,8 @@ class Evaluation:
         if n_without:
             patients = describe_patients(n_patients, n_without)
             warnings.append(
-                f"{patients}: intervals treat each image without a patient as its own patient, and "
-                "images of one patient may be in training and test set"
+                f"{patients}: each image without a patient counts as its own patient. Images of "
+                "one patient may be in both training and test set"
             )
         few = few_patients_warning((r.label for r in records), (r.patient for r in records))
         return [*warnings, few] if few else warnings
@@ -442,7 +447,7 @@ def trained_model(
         try:
             return load_model(file, n_jobs=work.n_jobs)
         except ModelFileError as error:
-            warnings.warn(f"{error}; it is trained anew", stacklevel=2)
+            warnings.warn(f"{error}. The model is trained again", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     save_model(run.model.fit(run.train, callback=work.callback), file)
     # A new model is read back as well, so that a second run gives the same result.

@@ -155,7 +155,7 @@ def _ratio(
     """Return the ratio of two weighted sums of the confusion table."""
     total = counts[:, :_N_TABLE].sum(axis=0)
     if not total @ denominator:
-        raise UndefinedMetricError("there are no patches of which to tell")
+        raise UndefinedMetricError("there are no patches with a known class")
     return float(total @ numerator / (total @ denominator))
 
 
@@ -223,7 +223,7 @@ def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> P
     """Return the patches of the i-th image of a run with regions."""
     patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
-        raise ValueError(f"{result.task.name}: has no map of {record.path}; delete its trial")
+        raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
     return PatchEvaluation.of(record, patch_map, min_patches)
 
 

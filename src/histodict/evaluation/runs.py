@@ -74,7 +74,7 @@ class EvaluationResult:
     def predicted(self) -> RunPredictions:
         """Predictions; raises a ValueError if the run failed."""
         if self.predictions is None:
-            raise ValueError(f"{self.task.name} has no answers: {self.error}")
+            raise ValueError(f"{self.task.name} has no predictions:  {self.error}")
         return self.predictions
 
 

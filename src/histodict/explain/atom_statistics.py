@@ -124,7 +124,7 @@ def _half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
         patients = sorted({r.patient for r in manifest.records if r.label == name})
         if len(patients) < 2:
             raise ValueError(
-                f"stability over halves of the patients needs two patients of every class or more; "
+                "stability over halves of the patients needs at least two patients per class; "
                 f"{name or 'the images'} has one"
             )
         chosen |= set(rng.permutation(patients)[: (len(patients) + 1) // 2].tolist())

@@ -154,7 +154,7 @@ class ScoreContributions:
         if recipe.mpp is not None:
             description.append(f"{recipe.mpp:g} µm per pixel")
         elif recipe.downsample > 1:
-            description.append(f"reduced {recipe.downsample:g} times")
+            description.append(f"downsampled {recipe.downsample:g} times")
         return ", ".join(description)
 
 

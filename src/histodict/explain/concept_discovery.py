@@ -141,14 +141,14 @@ class ConceptTrainingSet:
         records = [records[position] for position in positions]
         n_feature_files = sum(is_feature_file(record.path) for record in records)
         if n_feature_files not in (0, len(records)):
-            raise ValueError("give images or feature files, not both: one dictionary, one encoder")
+            raise ValueError("images and feature files cannot be combined. Give one or the other")
         if n_feature_files:
             origin = common_metadata(record.path for record in records)
             return cls(records, PRESETS["precomputed"], origin, mpp, positions)
         if get_patch_features(vectors).are_images:
             raise ValueError(
-                f"--vectors {vectors}: concepts are held to what a network sees; name one, such as "
-                "efficientnet-lite0"
+                f"--vectors {vectors}: concepts need vectors of a pretrained encoder. Name one, "
+                "for example efficientnet-lite0"
             )
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
@@ -175,16 +175,17 @@ class ConceptTrainingSet:
         sizes = [self.size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
         if known and is_mixed(known):
-            issue = f"the images' pixel sizes differ ({min(known):g} to {max(known):g} µm)"
+            issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
         elif known and len(known) < len(sizes):
             n = len(sizes) - len(known)
-            issue = f"the pixel size of {n} of {pluralize(len(sizes), 'image')} is not known"
+            issue = f"the pixel size of {n} of {pluralize(len(sizes), 'image')} is unknown"
         else:
             return ""
         largest = max(known)
         return (
-            f"{issue}, and they are not made alike: concepts may stand for sizes, not for tissue. "
-            f"Write features at one size first (histodict features --set mpp={largest:g})"
+            f"{issue}, and the images are not resampled: concepts may reflect the magnification "
+            "instead of the tissue. Extract features at one pixel size first (histodict "
+            f"features --set mpp={largest:g})"
         )
 
     @property
@@ -252,7 +253,9 @@ def _sample_training_features(
                 n_per_image, np.random.default_rng([random_state, index])
             )
         if not len(features):
-            raise ValueError(f"{source.records[index].path}: shows no tissue; leave it out")
+            raise ValueError(
+                f"{source.records[index].path}: no tissue found. Remove the image from the list"
+            )
         return np.asarray(features, np.float32)
 
     samples = map_images(work, len(source.records), "patches", callback, executor)
@@ -346,7 +349,7 @@ class ConceptClassifier:
         """Fit the classifier to labelled images."""
         names = sorted(set(labels))
         if len(names) < 2:
-            raise ValueError(f"labels must be of two classes or more, not of {names[0]} alone")
+            raise ValueError(f"labels must have two classes or more, not only {names[0]}")
         centre = features.mean(axis=0)
         scale = np.sqrt(((features - centre) ** 2).sum(axis=1).mean()) or 1.0
         scaled, y = (features - centre) / scale, np.array(labels)
@@ -486,7 +489,7 @@ def read_concepts(folder: Path) -> tuple[ConceptDictionary, ConceptUsage, dict[s
             header = parse_json((tensors.metadata() or {})[_KEY])
             arrays = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
         if header.pop(_DIGEST) != digest(header, arrays) or header["concepts"] != _FOLDER_FORMAT:
-            raise ValueError("its digest or form does not fit")
+            raise ValueError("its digest or format is wrong")
         parts = [
             _dataclass_from_arrays(kind, name, arrays)
             for kind, name in ((ConceptDictionary, "concepts"), (ConceptUsage, "usage"))
@@ -494,7 +497,8 @@ def read_concepts(folder: Path) -> tuple[ConceptDictionary, ConceptUsage, dict[s
         return parts[0], parts[1], header["settings"]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{file}: is damaged, or has another format ({error}): remove it to learn again"
+            f"{file}: is damaged, or has another format ({error}): remove it to compute the "
+            "concepts again"
         ) from error
 
 
@@ -509,8 +513,8 @@ def check_settings_match(folder: Path, before: dict[str, Any], today: dict[str, 
     different = sorted(k for k in current.keys() | before.keys() if current.get(k) != before.get(k))
     if different:
         raise ValueError(
-            f"{folder}: holds concepts that were made otherwise ({', '.join(different)} differ): "
-            "choose another folder (--output), or remove it"
+            f"{folder}: contains concepts computed with other settings ({', '.join(different)}). "
+            "Choose another folder (--output), or remove the folder"
         )
 
 
@@ -526,11 +530,13 @@ def names_in(folder: Path, n_atoms: int) -> list[str]:
         user_names = {int(row["concept"]): row["name"].strip() for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{file}: must have the columns concept and name, a number and a word ({error})"
+            f"{file}: must have the columns concept (a number) and name (a text) ({error})"
         ) from error
     unknown = sorted(set(user_names) - set(range(1, n_atoms + 1)))
     if unknown:
-        raise ValueError(f"{file}: there is no concept {unknown[0]}; there are 1 to {n_atoms}")
+        raise ValueError(
+            f"{file}: there is no concept {unknown[0]}. Concepts are numbered from 1 to {n_atoms}"
+        )
     return [user_names.get(index + 1) or name for index, name in enumerate(names)]
 
 
@@ -572,7 +578,7 @@ def usage_rows(
         for i, name in enumerate(names)
     ]
     if len(set(columns)) < len(columns):
-        raise ValueError("two concepts would have the same column: give them other names")
+        raise ValueError("two concepts have the same column name. Give them different names")
     return [
         {"image": image, "patient": patient, "patches": int(n)}
         | dict(zip(columns, np.round(fractions, 4).tolist(), strict=True))

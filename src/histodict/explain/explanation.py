@@ -21,7 +21,7 @@ from ..decision.aggregation import n_scores
 from ..decision.atom_annotations import atom_labels
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike
-from ..models.predictions import NO_TISSUE_LABEL, Prediction
+from ..models.predictions import NO_TISSUE_LABEL, Prediction, describe_label
 from ..patches.patch_map import PatchMap
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import percent, pluralize
@@ -181,7 +181,7 @@ class Explanation:
     @property
     def label(self) -> str:
         """Predicted label, or the label of images without tissue."""
-        return self.prediction.top_label or NO_TISSUE_LABEL
+        return self.prediction.label or NO_TISSUE_LABEL
 
     @cached_property
     def predicted_class(self) -> int:
@@ -370,7 +370,7 @@ class Explanation:
         if share > 1:
             return (
                 f"{concepts} {_verb('differs', parts)} more from {rival} training patches than the "
-                "score does; others counteract."
+                "score does; other concepts have the opposite effect."
             )
         only = "" if share >= _MIN_SHARE else "only "
         return (
@@ -411,9 +411,7 @@ class Explanation:
             )
         if self.is_of_regions:
             return f"{name} ({score} connected patches)"
-        if self.label != self.prediction.top_label:
-            return f"{self.label}, most likely {self.prediction.top_label}"
-        return self.label
+        return describe_label(name, self.label != self.prediction.top_label)
 
     def _describe_reason(self, part: ConceptContribution) -> str:
         rival = self.classes[self.rival]

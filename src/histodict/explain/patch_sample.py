@@ -109,7 +109,9 @@ class PatchSample:
         except (FileNotFoundError, PermissionError):
             raise
         except NPZ_ERRORS as error:
-            raise ValueError(f"{path}: its training patches are damaged; remove it") from error
+            raise ValueError(
+                f"{path}: its training patches are damaged. Remove the file"
+            ) from error
 
     @classmethod
     def read_or_none(cls, path: Path) -> PatchSample | None:
@@ -119,7 +121,7 @@ class PatchSample:
         try:
             return cls.read(path)
         except (OSError, ValueError) as error:
-            warnings.warn(f"{path}: is damaged and taken for missing ({error})", stacklevel=2)
+            warnings.warn(f"{path}: is damaged and is computed again ({error})", stacklevel=2)
             return None
 
     def at(self, patches: NDArray[np.int64]) -> PatchSample:

@@ -89,7 +89,9 @@ def read_atom_statistics(path: Path) -> list[Row]:
     (_, header), *records = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
     if not rows or not {"digest", "disabled", "auc", "is_site_confounded"} <= set(rows[0]):
-        raise ValueError(f"{path}: is no table of atoms, as `histodict atoms --csv` writes it")
+        raise ValueError(
+            f"{path}: is not an atom table. Atom tables are written by `histodict atoms --csv`"
+        )
     return rows
 
 
@@ -102,14 +104,16 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotatio
     """
     if not rows:
         return
-    advice = "write them anew with `histodict atoms --csv`"
+    advice = "write the table again with `histodict atoms --csv`"
     digests = [atoms.digest(atom) for atom in range(len(atoms.D))]
     if [row["digest"] for row in rows] != digests:
-        raise ValueError(f"the facts are of other atoms than this model's {len(digests)}: {advice}")
+        raise ValueError(
+            f"the atom table is not of the {len(digests)} atoms of this model: {advice}"
+        )
     if [
         index for index, row in enumerate(rows) if _is_yes("disabled", row["disabled"])
     ] != notes.disabled:
-        raise ValueError(f"the facts are of this model with other atoms switched off: {advice}")
+        raise ValueError(f"the atom table is of this model with other disabled atoms: {advice}")
 
 
 def statistics_columns(
@@ -181,8 +185,8 @@ def check_patch_level(model: Model) -> None:
     load_optional("h5py", "anndata", "--anndata")
     if not model.model_.recipe.is_patch_level:
         raise ValueError(
-            f"the method {model.model_.recipe.method!r} looks at the image as a whole: it has no "
-            "patches to make AnnData of"
+            f"the method {model.model_.recipe.method!r} uses whole images and has no patches for "
+            "AnnData"
         )
 
 
@@ -221,7 +225,7 @@ def write_h5ad(
     about : metadata of the image
     """
     check_patch_level(model)
-    h5py = load_optional("h5py", "anndata", "writing AnnData")
+    h5py = load_optional("h5py", "anndata", "write AnnData")
     n_codes = model.model_.method_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
@@ -454,7 +458,10 @@ def to_anndata(
     model._check_fitted()
     inputs = resolve_inputs(image)
     if not inputs.is_one:
-        raise ImageError("a table is of one image: give one, and put tables together afterwards")
+        raise ImageError(
+            "an AnnData table is of one image. Give a single image, and concatenate the tables "
+            "afterwards"
+        )
     source = inputs.images[0][0]
     name = library_id or Path(str(source)).stem
     with TemporaryDirectory() as folder:
@@ -508,8 +515,8 @@ def _single_image(table: Any) -> Any:
     images = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
     if len(images) != 1:
         raise ValueError(
-            f"this table is of {len(images)} images, as uns['spatial'] has it: give one that "
-            "to_anndata or `histodict predict --anndata` made of one image"
+            f"uns['spatial'] of this table has {len(images)} images. Give a table of one image, "
+            "from to_anndata or `histodict predict --anndata`"
         )
     return next(iter(images.values()))
 

@@ -83,7 +83,7 @@ class LazyIndex:
 @singledispatch
 def write(value: Any, group: Any, name: str) -> None:
     """Write a value as an element of this name into a group; None is omitted."""
-    raise TypeError(f"{name}: an .h5ad file has no place for a {type(value).__name__}")
+    raise TypeError(f"{name}: the type {type(value).__name__} cannot be stored in an .h5ad file")
 
 
 @write.register

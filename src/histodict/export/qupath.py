@@ -295,7 +295,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
             try:
                 entries[image.key] = _new_entry(folder, image, project["lastID"] + 1)
             except (ValueError, OSError) as error:
-                warnings.warn(f"left out of {path}: {error}", stacklevel=3)
+                warnings.warn(f"not added to {path}: {error}", stacklevel=3)
                 continue
             project["images"].append(entries[image.key])
             project["lastID"] += 1
@@ -370,8 +370,9 @@ def _read(path: Path, part: str) -> Json | None:
         ):
             return content | ({"lastID": _last_id(content)} if part == "images" else {})
     raise ValueError(
-        f"{path}: is no part of a QuPath project, or is damaged; nothing was added to it: restore "
-        "it (QuPath keeps project.qpproj.backup) or remove its folder, and run this again"
+        f"{path}: is damaged or not part of a QuPath project; nothing was added. Restore the "
+        "file (from QuPath's project.qpproj.backup) or remove its folder, and run the command "
+        "again"
     )
 
 

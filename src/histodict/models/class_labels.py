@@ -70,7 +70,7 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
     if len(types) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in types))
         raise ValueError(
-            f"all labels y must be of one type, text, integers or booleans, not {names}"
+            f"all labels y must have one type (text, integers or booleans), not {names}"
         )
     return np.array(values.tolist())
 
@@ -88,7 +88,9 @@ def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
     try:
         return np.array([LABEL_TYPES[label_type](name) for name in names], dtype=label_type)
     except (KeyError, OverflowError, ValueError) as error:
-        raise ValueError(f"labels of type {label_type} cannot be {list(names)}") from error
+        raise ValueError(
+            f"labels of type {label_type} cannot have the names {list(names)}"
+        ) from error
 
 
 def patient_names(groups: Iterable[Any]) -> list[str]:
@@ -103,6 +105,6 @@ def patient_names(groups: Iterable[Any]) -> list[str]:
     for index, group in enumerate(groups):
         is_missing = group is None or type(group).__name__ == "NAType" or group != group  # NaN
         if is_missing or not str(group).strip():
-            raise ValueError(f"groups: the patient of image {index} is missing")
+            raise ValueError(f"groups has no patient for image {index}")
         names.append(str(group))
     return names

@@ -139,7 +139,7 @@ class RunPredictions:
         try:
             return PatchMap.load(file)
         except ValueError as error:
-            warnings.warn(f"{error}: a map that is damaged is not shown", stacklevel=2)
+            warnings.warn(f"{error}. The damaged map is not shown", stacklevel=2)
             return None
 
 
@@ -164,14 +164,17 @@ class RunCache:
         try:
             cached = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
             if len(cached.labels) != len(run.test.records):
-                raise ValueError("it has answers for other images")
+                raise ValueError("it contains predictions of other images")
             for name, digest in cached.map_digests.items():
                 if content_digest(file.with_suffix("") / name) != digest:
-                    raise ValueError(f"{file.with_suffix('') / name} is another file")
+                    raise ValueError(f"{file.with_suffix('') / name} was changed")
         except (OSError, TypeError, ValueError, AttributeError) as error:
             if not file.exists():
                 return None
-            warnings.warn(f"{file}: is damaged and made anew ({error})", stacklevel=2)
+            warnings.warn(
+                f"{file}: damaged predictions in the cache are computed again ({error})",
+                stacklevel=2,
+            )
             return None
         return cached
 

@@ -50,16 +50,16 @@ from .training_set import resolve_training_set
 
 def _no_probabilities_reason(model: EnsembleClassifier) -> str:
     """Return why there are no probabilities; empty if there are, or if it is not fitted."""
-    reason = model.__dict__.get("training_info_", {}).get("unheard", "")
+    reason = model.__dict__.get("training_info_", {}).get("uncalibrated_reason", "")
     return f"this model is not calibrated: {reason}" if reason else ""
 
 
 def _no_groups(n_images: int) -> str:
     """Return the warning that the patients of a list of images are unknown."""
     return (
-        f"no groups are given for {pluralize(n_images, 'image')}: each counts as its own patient. "
-        "If some are of the same patient, the probabilities and prediction sets of this model are "
-        "too confident. In cross-validation, scikit-learn passes groups to fit after "
+        f"{pluralize(n_images, 'image')} without groups: each image counts as its own patient. "
+        "If several images are of one patient, the probabilities and prediction sets of this "
+        "model are too confident. In cross-validation, scikit-learn passes groups to fit after "
         "sklearn.set_config(enable_metadata_routing=True) and model.set_fit_request(groups=True)"
     )
 
@@ -176,7 +176,9 @@ class EnsembleClassifier(ImageClassifier):
                 self._with_settings(resolve_ensemble_recipe(recipes, method, settings), settings)
             )
         if not recipes:
-            raise ValueError("a panel is made of recipes, or of the name of a preset, not of none")
+            raise ValueError(
+                "recipes is empty: an ensemble needs one or more recipes, or the name of a preset"
+            )
         return [
             self._with_settings(resolve_ensemble_recipe(item, method), settings) for item in recipes
         ]
@@ -211,7 +213,10 @@ class EnsembleClassifier(ImageClassifier):
         if not training.has_patients:
             warnings.warn(_no_groups(len(training.manifest.records)), stacklevel=2)
         if start_from is not None and len(self.recipes) > 1:
-            raise ValueError("a panel starts afresh: only a single model can go on from another")
+            raise ValueError(
+                "start_from: training can only be resumed from a single model, not from an "
+                "ensemble of several. Leave out start_from, or use one recipe"
+            )
         with training.files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
         fitted.training_info_ |= training.training_info
@@ -230,7 +235,7 @@ class EnsembleClassifier(ImageClassifier):
         splits, no_folds_reason = patient_folds(manifest, self.folds, self.random_state)
         fitted.training_info_["folds"] = len(splits)
         if no_folds_reason:
-            fitted.training_info_["unheard"] = no_folds_reason
+            fitted.training_info_["uncalibrated_reason"] = no_folds_reason
         if start_from is not None:
             start = start_from.estimators_[0]
             fitted.training_info_["started_from"] = start_from.training_info_
@@ -368,7 +373,7 @@ class EnsembleClassifier(ImageClassifier):
     def _describe_aggregation(self, value: float) -> str:
         if self.n_estimators_ == 1:
             return super()._describe_aggregation(value)
-        return f"decided by a panel of {self.n_estimators_}; where, by the first of them"
+        return f"from an ensemble of {self.n_estimators_} models; positions from the first model"
 
     def _moved_by(self, shift: float) -> Self:
         """Return a copy with shifted scores, as probabilities must move with the scores."""
@@ -449,7 +454,7 @@ class EnsembleClassifier(ImageClassifier):
         """
         if self.n_estimators_ == 1:
             return super().describe_decision()
-        return f"by a panel of {self.n_estimators_}; maps and atoms are those of the first"
+        return f"from an ensemble of {self.n_estimators_} models; maps and atoms of the first model"
 
     def fingerprint(self) -> list[Any]:
         """Return all settings that determine the model fitted on given images."""
@@ -492,7 +497,7 @@ class EnsembleClassifier(ImageClassifier):
         ensemble.class_names_ = [str(name) for name in content.classes]
         ensemble.threshold_shift_ = float(content.decision_parameters["shift"])
         ensemble.estimators_, ensemble.training_info_ = members, content.training_info
-        arrays, is_calibrated = content.arrays, "unheard" not in content.training_info
+        arrays, is_calibrated = content.arrays, "uncalibrated_reason" not in content.training_info
         parts = ("combination", "calibration") if is_calibrated else ("combination",)
         content.check_arrays(array_specs(*parts), {})
         combination = [arrays[f"combination.{name}"] for name in ("scales", "weights")]

@@ -156,12 +156,12 @@ class ImageEstimator(BaseEstimator):
 
     def _html_repr(self) -> str:
         """Return HTML for notebooks, instead of scikit-learn's diagram."""
-        parts = [type(self).__name__, "has learnt nothing yet"]
+        parts = [type(self).__name__, "not fitted"]
         if self.__sklearn_is_fitted__():
             info = self.training_info_
             n_patients = info["n_patients"] if info.get("has_patients", True) else "unknown"
             parts[1] = (
-                f"{' / '.join(self.class_names_)}, learnt from {info['n_images']} images of "
+                f"{' / '.join(self.class_names_)}, trained on {info['n_images']} images of "
                 f"{n_patients} patients; {self.describe_decision()}"
             )
         head, text, code = map(escape, (*parts, repr(self)))
@@ -244,7 +244,7 @@ class ImageEstimator(BaseEstimator):
         member : index of the estimator in an ensemble
         callback : receives the progress
         """
-        raise ValueError("it finds regions: there is no line between classes of images to fit")
+        raise ValueError("a region detector has no decision rule for image classes to fit again")
 
     def tuned_on(self, images: Iterable[Path]) -> Self:
         """Return a copy with these images added to the record of the last change of the decision.
@@ -326,7 +326,9 @@ class ImageEstimator(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
-            raise NotFittedError("this model has learnt nothing yet: call fit first, or load one")
+            raise NotFittedError(
+                "this model is not fitted: call fit, or load a fitted model with histodict.load"
+            )
 
     def _assign_fitted(self, fitted: Self) -> Self:
         """Copy the fitted attributes; a failed fit leaves the model unchanged."""
@@ -415,7 +417,7 @@ class ImageEstimator(BaseEstimator):
             self.from_model_data(content, None)
         except ValueError as error:
             raise ValueError(
-                f"{path}: this model is not saved, as it is broken: {error}"
+                f"{path}: the model was not saved, because its content is invalid: {error}"
             ) from error
         return write_model_data(content, Path(path))
 
@@ -516,9 +518,9 @@ def as_several(result: Any) -> Predictions[Any]:
 def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
     """Raise an AttributeError with the alternative to `predict_proba`; `hasattr` is then false."""
     raise AttributeError(
-        f"{type(model).__name__} gives scores, which are not probabilities: fit an "
-        "EnsembleClassifier, which "
-        "learns them on unseen patients; EnsembleClassifier(['fast']) is one such model"
+        f"{type(model).__name__} has scores, but no probabilities. For probabilities, fit an "
+        "EnsembleClassifier, for example EnsembleClassifier(['fast']), which calibrates them on "
+        "unseen patients"
     )
 
 
@@ -534,8 +536,8 @@ def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequenc
         raise ValueError(pipeline.no_atoms_reason())
     if atoms.patch_px is None:
         raise ValueError(
-            f"the atoms of {pipeline.recipe.features} vectors are no pictures: the command "
-            "`histodict atoms` shows the patches that use them"
+            f"the atoms of {pipeline.recipe.features} vectors cannot be shown as pictures. The "
+            "command `histodict atoms` shows the patches that use them"
         )
     if axes is None:
         from matplotlib import pyplot

@@ -71,13 +71,17 @@ def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
     """
     kind = get_patch_features(vectors)
     if kind.is_precomputed:
-        raise ValueError(f"vectors {vectors!r} come from feature files: name those to be computed")
+        raise ValueError(
+            f"vectors {vectors!r} come from feature files and cannot be computed. Use --vectors "
+            "with another name"
+        )
     base = PRESETS["fast" if kind.uses_context else "embeddings"]
     changes = {} if kind.uses_context else {"patch_px": load_encoder(vectors).stride_px}
     unknown = sorted(set(settings) - _SETTINGS)
     if unknown:
         raise ValueError(
-            f"--set {unknown[0]}: does not change vectors; these do: {', '.join(sorted(_SETTINGS))}"
+            f"--set {unknown[0]} has no effect on vectors. Settings with an effect: "
+            f"{', '.join(sorted(_SETTINGS))}"
         )
     recipe = base.with_changes(features=vectors, **changes).parse_settings(settings)
     kind.check(recipe.patch_px, recipe.grid_stride_px)
@@ -155,8 +159,8 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
         other = first.setdefault(file.name.casefold(), record.path)
         if other != record.path:
             raise ValueError(
-                f"{other} and {record.path} would both have their features in {file}: give them "
-                "other names, or do them one after the other into two folders"
+                f"{other} and {record.path} have the same output file {file}. Rename one, or "
+                "write their features to two folders"
             )
     return files
 
@@ -188,9 +192,10 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
             for k, v in key["recipe"].items()
             if old.get(k, v) != v
         ]
-        reason = "; ".join(differences) or "not by `histodict features`"
+        reason = "; ".join(differences) or "the file is not from `histodict features`"
         raise ValueError(
-            f"{file}: was made otherwise ({reason}): choose another folder (--output), or remove it"
+            f"{file}: features were computed with other settings ({reason}). Choose another "
+            "folder (--output), or remove the file"
         )
     return stored.get("image") == key["image"] and stored.get("size") == key["size"]
 
@@ -235,7 +240,7 @@ def _write(
     with atomic_write(file) as partial_file:
         chunks = _chunks(prepared, grid, n_jobs, callback)
         if not write_hdf5(partial_file, chunks, kind.precision, attributes):
-            raise ImageError(f"{prepared.path}: shows no tissue, so that there are no vectors")
+            raise ImageError(f"{prepared.path}: no tissue found, hence no feature vectors")
 
 
 def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, Any]:

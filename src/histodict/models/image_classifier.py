@@ -98,8 +98,8 @@ class ImageClassifier(ImageEstimator):
         """Start the training record; return the sorted images and their class indices."""
         if executor is not None and not self.recipe.is_patch_level:
             raise ValueError(
-                f"the method {self.recipe.method!r} looks at the image as a whole and trains on "
-                "one machine: leave out the cluster"
+                f"the method {self.recipe.method!r} uses whole images and trains on one machine "
+                "only. Leave out the cluster"
             )
         classes = list(manifest.classes)
         if len(classes) < 2:
@@ -428,16 +428,17 @@ class ImageClassifier(ImageEstimator):
         Self
         """
         if len(self.class_names_) != 2:
-            raise ValueError("only a model of two classes has a threshold to adapt")
+            raise ValueError("only a model of two classes has a decision threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
         shift = unlabelled_threshold(known)
         has_two_groups = is_bimodal(self._invert_tanh(known))
         if not has_two_groups and not force:
             raise ValueError(
-                f"the scores of these {len(known)} images do not fall into two groups, so they may "
-                "all be of one class, and a threshold moved by them would cut through it: give "
-                f"more images, of both classes, or say {hint(python='force=True', cli='--force')}"
+                f"the scores of these {len(known)} images do not fall into two groups, so all "
+                "images may be of one class, and an adapted threshold would be wrong. Add "
+                "images of both classes, or adapt anyway with "
+                f"{hint(python='force=True', cli='--force')}"
             )
         adapted = self._moved_by(shift)
         metadata = {"n_images": len(known), "shift": shift} | (
@@ -459,6 +460,6 @@ class ImageClassifier(ImageEstimator):
         str
         """
         if self.aggregator_ is None:
-            return "from the image as a whole"
+            return "from the whole image"
         threshold_text = "" if self.threshold is None else f", threshold {self.threshold:.3f}"
         return f"from the {self.aggregator_.name} of its patches{threshold_text}"

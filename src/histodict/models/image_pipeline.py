@@ -199,7 +199,7 @@ class ImagePipeline:
 
     def no_atoms_reason(self) -> str:
         """Return the error message for methods without atoms."""
-        return f"the method {self.recipe.method!r} looks at the image as a whole: it has no atoms"
+        return f"the method {self.recipe.method!r} uses whole images and has no atoms"
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
         """Return a copy with these annotations; disabled atoms have no effect."""
@@ -209,7 +209,7 @@ class ImagePipeline:
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
         """Return a copy whose aggregator is fitted on these images."""
-        raise ValueError(f"the method {self.recipe.method!r} has no rule of its own to fit again")
+        raise ValueError(f"the method {self.recipe.method!r} has no decision rule to fit again")
 
     def with_jobs(self, n_jobs: int | None) -> Self:
         """Return a copy that uses `n_jobs` threads."""
@@ -308,7 +308,9 @@ class WholeImagePipeline(ImagePipeline):
     ) -> dict[str, Any]:
         """Compute one vector per image, then train the method on all of them."""
         if start_from is not None:
-            raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
+            raise ValueError(
+                f"the method {self.recipe.method!r} cannot resume training from a model"
+            )
         records = manifest.records
         for record in records:
             self._check_whole(record.path, record.region_of_interest)
@@ -351,8 +353,8 @@ class WholeImagePipeline(ImagePipeline):
         """Raise ImageError for outlines, as the method uses the whole image."""
         if within is not None:
             raise ImageError(
-                f"{path}: the method {self.recipe.method!r} looks at the image as a whole, and not "
-                f"at what {within.path} outlines: use a method that works on patches"
+                f"{path}: the method {self.recipe.method!r} uses whole images and cannot be "
+                f"limited to the outlines in {within.path}. Use a method that works on patches"
             )
 
     def _features(
@@ -412,8 +414,8 @@ def _whole(
             return prepared.normalize(pixels[None])[0]
         if not FEATURES[str(get_method(recipe.method).features)].of_parts:
             raise ImageError(
-                f"{path}: {width} x {height} pixels are too many for a method that looks at the "
-                "image as a whole: use a method that works on patches, or a larger downsample"
+                f"{path}: {width} x {height} pixels are too many for a method that uses whole "
+                "images. Use a method that works on patches, or a larger downsample"
             )
         return _mosaic(path, prepared, recipe.min_tissue_fraction)
 
@@ -438,7 +440,7 @@ def _mosaic(
     if squares:
         return np.concatenate(squares)
     if fullest is None:
-        raise ImageError(f"{path}: shows no tissue")
+        raise ImageError(f"{path}: no tissue found")
     return prepared.normalize(fullest)[0]
 
 

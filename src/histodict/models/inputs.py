@@ -154,7 +154,7 @@ def _resolve(images: Any) -> PredictionInputs:
             [(image, None, None) for image in _expand(images, skipped)], skipped=skipped
         )
     raise TypeError(
-        f"images are given as a path, a list of paths, an array or a picture of Pillow, not as "
+        "images must be a path, a list of paths, an array or a Pillow image, not "
         f"{type(images).__name__}"
     )
 
@@ -207,10 +207,10 @@ def one_image(image: Any, name: str) -> ImageLike:
 def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
     found, others = find_images(folder)
     if not found:
-        raise ValueError(f"{folder}: there is no image in this folder")
+        raise ValueError(f"{folder}: no image in this folder")
     if others:
         names = truncated_list([str(path.relative_to(folder)) for path in others])
-        skipped.append(f"{folder}: left out: {names}")
+        skipped.append(f"{folder}: skipped {names}")
     return found
 
 
@@ -273,13 +273,13 @@ def too_few_classes_message(manifest: Manifest) -> str:
         how = hint(
             python="use a RegionDetector",
             cli="give --regions NAME",
-            web="ask where in the image it is",
+            web="choose the target 'regions'",
         )
         return (
-            f"the images have masks, which are for learning regions: {how}. To tell classes apart, "
-            f"label two or more; there are {classes}"
+            f"the images have masks, but a single class ({classes}). Masks train a region "
+            f"detector: {how}. To classify images, label two or more classes"
         )
-    return f"images of at least two classes are needed; there are: {classes}"
+    return f"training needs images of at least two classes; classes found: {classes}"
 
 
 def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> None:

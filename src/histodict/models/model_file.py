@@ -154,7 +154,7 @@ class ModelData:
         for name in set(known) & set(sizes):
             if known[name] != sizes[name]:
                 actual = short(known[name])
-                raise ValueError(f"there are {actual} {name}, by the recipe {sizes[name]}")
+                raise ValueError(f"the file has {actual} {name}, the recipe implies {sizes[name]}")
         validate_arrays(declared, self.arrays, known | dict(sizes))
 
 
@@ -203,7 +203,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
     """
     fields = {*_FIELDS, "estimators"}
     for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
-        raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not known'}")
+        raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not a known field'}")
     _check_fields("", header, _FIELDS)
     check_choice("kind", header["kind"], DECISIONS)
     _check_classes(header["classes"])
@@ -241,7 +241,9 @@ def _is_text(name: str) -> bool:
 
 def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
     if set(decision) != set(DECISIONS[kind]):
-        raise ValueError(f"a {kind} decides by {DECISIONS[kind]}, not {short(decision)}")
+        raise ValueError(
+            f"a {kind} has the decision parameters {DECISIONS[kind]}, not {short(decision)}"
+        )
     for name, value in decision.items():
         check_kind(name, value, "float")
         check_number(name, value, low=-float("inf"))
@@ -280,7 +282,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} of an ensemble must be that of its first estimator")
 
 
-SCHEMA = 1
+SCHEMA = 2
 SUFFIX = ".histodict"
 # A single metadata key: the order of several is not defined, so files would not be reproducible.
 _KEY, _DIGEST = "histodict", "sha256"
@@ -357,7 +359,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _open(path: Path) -> tuple[str, dict[str, Any]]:
     refuse_odd(path, ModelFileError)
     if not path.is_file():
-        raise ModelFileError(f"{path}: there is no such file")
+        raise ModelFileError(f"{path}: no such file")
     with path.open("rb") as file:
         if file.read(_N_LENGTH_BYTES + 1)[_N_LENGTH_BYTES:] != b"{":
             raise ModelFileError(
@@ -391,8 +393,8 @@ def _check_digest(
         raise ModelFileError(f"{path}: a damaged model file (it has no digest)")
     if stored_digest != digest(header, arrays):
         raise ModelFileError(
-            f"{path}: is damaged, or was changed after it was saved: its digest does not fit. "
-            "Get the original, or train the model again"
+            f"{path}: is damaged, or was changed after it was saved (its digest is wrong). Get "
+            "the original file, or train the model again"
         )
 
 
@@ -417,7 +419,8 @@ def load_model_of_kind(
     content = read_model_data(path)
     if content.kind not in kinds:
         raise ModelFileError(
-            f"{path}: holds a {content.kind}, not a {' or '.join(kinds)}; histodict.load reads any"
+            f"{path}: contains a {content.kind}, not a {' or '.join(kinds)}. histodict.load "
+            "reads models of all kinds"
         )
     if not trust_weights:
         for part in (content, *content.estimators):
@@ -437,10 +440,10 @@ def _check_consent(path: Path, features: str) -> None:
     family, _, name = features.partition(":")
     model, _, file = name.partition("@")
     what = f"open the file {file} as weights of" if file else "fetch the weights of"
-    remedy = hint(python="load it with load(…, trust_weights=True)", cli="say --trust-weights")
+    remedy = hint(python="load it with load(…, trust_weights=True)", cli="give --trust-weights")
     raise ModelFileError(
-        f"{path}: to use this model, {family} would {what} {model!r}. If you trust where the model "
-        f"is from, {remedy}"
+        f"{path}: this model needs the permission to {what} {model!r} with {family}. If you "
+        f"trust the source of the model, {remedy}"
     )
 
 
@@ -449,5 +452,6 @@ def _check_weights(path: Path, content: ModelData) -> None:
     features = content.recipe["features"]
     if get_patch_features(features).weights() != content.weights:
         raise ModelFileError(
-            f"{path}: was trained with other weights of {features!r} than those here"
+            f"{path}: the model was trained with other weights of {features!r} than the "
+            "installed ones. Install the weights used in training, or train the model again"
         )

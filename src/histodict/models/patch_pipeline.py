@@ -192,7 +192,7 @@ def _allowed_corners(
     return LocationConstraint(outside)
 
 
-_ALL_ALIKE = "all patches are alike to the model: the prediction has no basis in the image"
+_ALL_ALIKE = "the scores of all patches are equal: the prediction does not depend on the image"
 _N_REFERENCE_PATCHES = 1000  # approximate number per class
 
 
@@ -333,8 +333,8 @@ class PatchPipeline(ImagePipeline):
         start = self._start(start_from) if start_from is not None else None
         if start and start.atom_annotations:
             warnings.warn(
-                "atoms change as training goes on: their names, and what was switched off, are "
-                "not carried over",
+                "resumed training changes the atoms: their names and disabled atoms are not "
+                "carried over",
                 stacklevel=2,
             )
         self._check_training_files([source.record for source in sources])
@@ -493,7 +493,9 @@ class PatchPipeline(ImagePipeline):
             raise ValueError(self.no_atoms_reason())
         for note in notes.notes:
             if atoms is not None and note.atom >= len(atoms.D):
-                raise ValueError(f"there is no atom {note.atom}: there are {len(atoms.D)}")
+                raise ValueError(
+                    f"there is no atom {note.atom}: atoms are numbered from 0 to {len(atoms.D) - 1}"
+                )
         changed = copy(self)
         changed.atom_annotations, changed.method_ = (
             notes,
@@ -505,16 +507,18 @@ class PatchPipeline(ImagePipeline):
         """Return the other model; raise ValueError if it cannot be trained further."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
-            raise ValueError(f"the method {self.recipe.method!r} cannot go on from another model")
+            raise ValueError(
+                f"the method {self.recipe.method!r} cannot resume training from a model"
+            )
         if self.recipe != other.recipe:
             raise ValueError(
-                "training goes on only from a model with the same settings; these differ: "
-                + self.recipe.describe_differences(other.recipe)
+                "training can only be resumed from a model with the same settings; different "
+                "settings: " + self.recipe.describe_differences(other.recipe)
             )
         if self.classes != other.classes:
             raise ValueError(
-                f"training goes on only with the same classes, not {self.classes} after "
-                f"{other.classes}"
+                "training can only be resumed with the same classes: the classes are "
+                f"{self.classes}, those of the model {other.classes}"
             )
         return cast(PatchPipeline, other)  # equal recipes give the same class
 
@@ -541,8 +545,8 @@ class PatchPipeline(ImagePipeline):
     def no_atoms_reason(self) -> str:
         """Return the error message for methods without atoms."""
         return (
-            f"the method {self.recipe.method!r} has no atoms that belong to classes: dfdl, odl, "
-            "fddl, lcksvd and src have"
+            f"the method {self.recipe.method!r} has no atoms of classes. Methods with atoms: "
+            "dfdl, odl, fddl, lcksvd and src"
         )
 
     # --- model file -----------------------------------------------------------------------------

@@ -51,9 +51,8 @@ class Plan:
         check_kind("ensemble", self.ensemble, "bool")
         if self.ensemble and self.calibration_folds < 2:
             raise ValueError(
-                "the models of an ensemble are weighted on unseen patients: set "
-                "calibration_folds, for "
-                "example 3"
+                "the weights of an ensemble are fitted on unseen patients: set "
+                "calibration_folds to 2 or more"
             )
 
     @classmethod
@@ -184,8 +183,8 @@ class Plan:
             return EnsembleClassifier(self.recipes, folds=self.calibration_folds, **common)
         if not self.is_single_model:
             raise ValueError(
-                "answers are calibrated for classes, not for regions: choose another preset than "
-                f"{' or '.join(sorted(ENSEMBLE_PRESETS))}, and leave calibration_folds alone"
+                "a region detector has no ensemble and no calibration: choose another preset "
+                f"than {' or '.join(sorted(ENSEMBLE_PRESETS))}, and leave out calibration_folds"
             )
         return RegionDetector(self.recipe, region=region, **common)
 

@@ -95,6 +95,21 @@ NO_TISSUE_LABEL = "no tissue"  # label in tables of images without tissue
 UNCERTAIN_LABEL = "uncertain"  # label if the prediction set has no class, or several
 
 
+def describe_label(top_label: str, is_uncertain: bool) -> str:
+    """Return the most likely class; for an uncertain prediction, "uncertain (best guess: CLASS)".
+
+    Parameters
+    ----------
+    top_label : most likely class
+    is_uncertain : whether the prediction set has not exactly one class
+
+    Returns
+    -------
+    str
+    """
+    return f"{UNCERTAIN_LABEL} (best guess: {top_label})" if is_uncertain else top_label
+
+
 @dataclass(frozen=True)
 class DetectedRegion:
     """A detected region: its size, mean margin, and outline in level-0 pixels.
@@ -207,28 +222,26 @@ class ImagePrediction(DisplayMixin):
         """
         if self.top_label is None:
             return no_prediction_reason(self.patch_map)
-        text = f"{self.top_label}, score {self.score:+.2f}"
-        if self.is_uncertain:
-            text = f"{UNCERTAIN_LABEL} ({self._describe_set()}); most likely {text}"
+        label = describe_label(self.top_label, self.is_uncertain)
+        text = f"{label}, {self._describe_set() * self.is_uncertain}score {self.score:+.2f}"
         grounds = self.decision_text
         proportions = self.proportions  # empty for methods of the whole image
         if not grounds and proportions and proportions[self.top_label] < max(proportions.values()):
-            grounds = "fewer patches, but clearer ones"
+            grounds = "from fewer patches with larger scores"
         text = f"{text} ({grounds})" if grounds else text
         return text + _whole_image_note(self.patch_map)
 
     def _describe_set(self) -> str:
-        """Format the prediction set, which has no class or several."""
-        if not self.prediction_set:
-            return "unlike the training images of any class"
-        return " or ".join(self.prediction_set)
+        """Format the prediction set of an uncertain prediction, which has no class or several."""
+        return f"prediction set {' or '.join(self.prediction_set) or 'empty'}, "
 
     def _short(self) -> str:
         if self.top_label is None:
             return no_prediction_reason(self.patch_map)
+        label = describe_label(self.top_label, self.is_uncertain)
         if self.top_label in self.probabilities:
-            return f"{self.top_label}, {self.probabilities[self.top_label]:.0%} sure"
-        return f"{self.top_label}, score {self.score:.3g}"
+            return f"{label}, {self.probabilities[self.top_label]:.0%}"
+        return f"{label}, score {self.score:.3g}"
 
     def row(self) -> Row:
         """Return the row of the prediction in a table.
@@ -333,7 +346,7 @@ class RegionPrediction(DisplayMixin):
         if self.label is None:
             return no_prediction_reason(self.patch_map)
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
-        condition = f"from {self.min_patches} connected patches on"
+        condition = f"{self.min_patches} or more connected patches"
         text = f"{self.label}: {n} region{s} ({condition}; the largest has {self.score})"
         return text + _whole_image_note(self.patch_map)
 
@@ -369,13 +382,13 @@ Prediction = ImagePrediction | RegionPrediction
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
     """Return why there is no prediction: no tissue, or none of sufficient quality."""
     excluded = patch_map.excluded if patch_map is not None else None
-    return f"{NO_TISSUE_LABEL} that can be judged: {excluded}" if excluded else NO_TISSUE_LABEL
+    return f"{NO_TISSUE_LABEL} of sufficient quality: {excluded}" if excluded else NO_TISSUE_LABEL
 
 
 def _whole_image_note(patch_map: PatchMap | None) -> str:
     if patch_map is None:
         return ""
-    limits = ["hardly any tissue was found, the whole image was used"] * patch_map.whole_image
+    limits = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
     return "".join(f"; {note}" for note in [*limits, *patch_map.notes])
 
 
@@ -420,7 +433,7 @@ def region_rows(prediction: Prediction) -> list[Row]:
 
 A = TypeVar("A", bound=Prediction)
 _MAX_CARDS = 12
-_NO_PANDAS = "a DataFrame is made with pandas, which is not installed: pip install pandas"
+_NO_PANDAS = "a DataFrame needs pandas, which is not installed. Run: pip install pandas"
 
 
 class Predictions(Sequence[A], Generic[A]):
@@ -476,9 +489,9 @@ class Predictions(Sequence[A], Generic[A]):
             for prediction in self:
                 if prediction.top_label is None:
                     raise ValueError(
-                        f"{prediction.path}: {NO_TISSUE_LABEL}, for which there is no label of "
-                        f"type {self._label_type}: use the attribute `top_labels`, or fit the "
-                        "model on labels that are text"
+                        f"{prediction.path}: {NO_TISSUE_LABEL} has no label of type "
+                        f"{self._label_type}. Use the attribute `top_labels`, or fit the model "
+                        "on labels of type str"
                     )
         labels = labels_of_names(self.top_labels, self._label_type)
         return labels if dtype is None else labels.astype(dtype)
@@ -552,7 +565,7 @@ class Predictions(Sequence[A], Generic[A]):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {label}" for label, n in Counter(self.labels).most_common())
-        return f"<{len(self)} answers: {counts}>" if self._predictions else "<no answers>"
+        return f"<{len(self)} predictions: {counts}>" if self._predictions else "<no predictions>"
 
     def _repr_html_(self) -> str:
         """Return the first predictions as cards, and the number of others."""

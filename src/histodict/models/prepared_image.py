@@ -344,22 +344,21 @@ def no_tissue_message(where: str, recipe: Recipe) -> str:
     if recipe.quality_filters == NONE:
         return message
     return (
-        f"{message}, beside what quality_filters={recipe.quality_filters} leaves out; "
-        f"quality_filters={NONE} "
-        "keeps all"
+        f"{message} after quality_filters={recipe.quality_filters}. To use all tissue, set "
+        f"quality_filters={NONE}"
     )
 
 
 def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
     """Warn about training images, or outlines in them, without tissue."""
     names = [
-        f"{record.path.name}{' inside of the outlines' * (record.region_of_interest is not None)}"
+        f"{record.path.name}{' inside the outlines' * (record.region_of_interest is not None)}"
         for record in records
     ]
     if names:
         warnings.warn(
-            f"nothing is learnt from {pluralize(len(names), 'training image')}, as no tissue was "
-            f"found there: {truncated_list(names)}",
+            f"{pluralize(len(names), 'training image')} without tissue "
+            f"{'was' if len(names) == 1 else 'were'} not used: {truncated_list(names)}",
             stacklevel=2,
         )
 
@@ -369,9 +368,8 @@ def warn_whole_images(records: Sequence[ImageRecord]) -> None:
     if records:
         names = truncated_list([record.path.name for record in records])
         warnings.warn(
-            f"hardly any tissue was found in {pluralize(len(records), 'training image')}, used "
-            "whole "
-            f"instead: {names}",
+            f"{pluralize(len(records), 'training image')} with hardly any tissue, used as a "
+            f"whole: {names}",
             stacklevel=2,
         )
 
@@ -393,14 +391,14 @@ def image_downsample(
         if mpp is None:
             file_hint = size_hint(path)
             raise ImageError(
-                f"{path}: its pixel size is not known, and the model works at "
-                f"{recipe.mpp:g} µm per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
+                f"{path}: the pixel size is unknown, and the model works at {recipe.mpp:g} µm "
+                f"per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
             )
         factor = recipe.mpp / mpp
         if factor < 0.95:
             raise ImageError(
-                f"{path}: has {mpp:g} µm per pixel, coarser than the "
-                f"{recipe.mpp:g} µm the model works at"
+                f"{path}: has {mpp:g} µm per pixel, which is coarser than the {recipe.mpp:g} µm "
+                "of the model. Use a scan of higher resolution"
             )
         return max(1.0, factor)
     if trained_mpp and mpp and abs(mpp / trained_mpp - 1) > 0.1:
@@ -410,9 +408,9 @@ def image_downsample(
             web="in a column mpp",
         )
         raise ImageError(
-            f"{path}: has {mpp:g} µm per pixel, but the model was trained on "
-            f"images of {trained_mpp:g}: rescale the image or, if the file is wrong, give the true "
-            f"size {remedy}"
+            f"{path}: has {mpp:g} µm per pixel, but the model was trained on images of "
+            f"{trained_mpp:g} µm. Rescale the image or, if the pixel size in the file is wrong, "
+            f"set the true one {remedy}"
         )
     return recipe.downsample
 
@@ -465,13 +463,13 @@ class PrecomputedImage(PreparedImage):
     @property
     def pixels_key(self) -> list[Any]:
         """Not available, as nothing is cached for feature files."""
-        raise NotImplementedError("of a feature file nothing is kept")
+        raise NotImplementedError("feature files are not cached")
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
         """Raise ImageError, as feature files have no pixels."""
-        raise ImageError(f"{self._file.path}: is a feature file, which holds no pixels")
+        raise ImageError(f"{self._file.path}: is a feature file and has no pixels")
 
     def grid(self) -> PatchGrid:
         """Return the patch grid of the file."""
@@ -528,8 +526,8 @@ def _check(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -
     mismatches = file.origin.differences(trained) if trained else []
     if mismatches:
         raise ImageError(
-            f"{file.path}: is not what the model learnt from: {'; '.join(mismatches)}. Compute its "
-            "features as those of the training slides were"
+            f"{file.path}: its features differ from those of the training slides: "
+            f"{'; '.join(mismatches)}. Compute them with the same settings"
         )
     if not get_patch_features(recipe.features).is_precomputed:
         _check_settings(file.path, file.settings.get("recipe"), extraction_settings(recipe))
@@ -540,17 +538,17 @@ def _check_settings(path: Path, stored: Any, required: dict[str, Any]) -> None:
     name = required["features"]
     if not isinstance(stored, dict):
         raise ImageError(
-            f"{path}: does not say that it holds vectors {name!r}: only files that `histodict "
-            "features` made stand for those. To learn from any, leave out --preset and --set "
-            "features"
+            f"{path}: is not a file with {name!r} vectors from `histodict features`. To train on "
+            "other feature files, leave out --preset and --set features"
         )
     mismatches = [
         f"{k} {short(stored.get(k))}, not {v!r}" for k, v in required.items() if stored.get(k) != v
     ]
     if mismatches:
         raise ImageError(
-            f"{path}: was made otherwise ({'; '.join(mismatches)}): make it again with `histodict "
-            f"features --vectors {name}` and the same settings"
+            f"{path}: features were computed with other settings ({'; '.join(mismatches)}). "
+            f"Compute them again with `histodict features --vectors {name}` and the settings of "
+            "the model"
         )
 
 

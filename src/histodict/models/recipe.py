@@ -122,8 +122,8 @@ class Recipe:
         if max(self.context_scale, 2 * self.smoothing_radius + 1) * self.patch_px > _MAX_PX:
             raise ValueError(
                 f"patch_px={self.patch_px} with context_scale={self.context_scale} and "
-                "smoothing_radius="
-                f"{self.smoothing_radius} asks for more than {_MAX_PX} pixels around a patch"
+                f"smoothing_radius={self.smoothing_radius} need more than {_MAX_PX} pixels "
+                "around a patch. Use smaller values"
             )
         check_number("downsample", self.downsample, low=1)
         check_number("min_tissue_fraction", self.min_tissue_fraction)
@@ -146,17 +146,18 @@ class Recipe:
         kind, entry = get_patch_features(self.features), get_method(self.method)
         if self.context_scale > 1 and not kind.uses_context:
             raise ValueError(
-                "a network's cells know their surroundings: set context_scale=1, or take the "
-                "preset "
-                "embeddings"
+                "features of an encoder include the context: set context_scale=1, or use the "
+                "preset embeddings"
             )
         if kind.is_precomputed and entry.needs_pixels:
-            raise ValueError(f"{self.method} looks at pixels, of which feature files have none")
+            raise ValueError(
+                f"{self.method} needs pixels, and feature files have none. Use another method"
+            )
         channels = entry.channels
         if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
             raise ValueError(
-                f"{self.method} codes every colour channel by itself; there are three, or six with "
-                f"context > 1: set {channels}={self.n_channels} as well"
+                f"{self.method} codes each colour channel separately. There are three channels, "
+                f"or six with context_scale > 1: also set {channels}={self.n_channels}"
             )
 
     @property
@@ -227,7 +228,10 @@ class Recipe:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise ValueError(f"the recipe has settings this version does not know: {unknown}")
+            raise ValueError(
+                f"unknown settings in the recipe: {unknown}. Update histodict if the file is "
+                "from a later version"
+            )
         return cls(**values)
 
     def with_changes(self, **changes: Any) -> Recipe:
@@ -335,8 +339,7 @@ class Recipe:
         ]
         if unused and get_patch_features(recipe.features).is_precomputed:
             raise ValueError(
-                f"{unused[0]} is of pixels, and vectors of feature files were computed before: "
-                "leave it out"
+                f"{unused[0]} has no effect on vectors from feature files: leave it out"
             )
         return recipe
 
@@ -362,7 +365,7 @@ def parse_setting(name: str, text: str, kind: str) -> Any:
         value = parse_json(text.lower() if text.lower() in ("true", "false") else text)
     except ValueError:
         if kind:
-            raise ValueError(f"{name}={text}: a value of the kind {kind} is expected") from None
+            raise ValueError(f"{name}={text}: the value must be of type {kind}") from None
         return text
     is_whole = type(value) is int and abs(value) < 2**53
     return float(value) if kind.startswith("float") and is_whole else value
@@ -447,9 +450,9 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     """
     if name not in PRESETS:
         raise ValueError(
-            f"preset must be one of {sorted(PRESETS)}, not {name!r}; EnsembleClassifier also has "
-            "default and "
-            "pixels, which are several models, and Plan.named files of settings"
+            f"preset must be one of {sorted(PRESETS)}, not {name!r}; the ensemble presets "
+            "default and pixels are available in EnsembleClassifier, and settings files in "
+            "Plan.named"
         )
     base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
     recipe = with_method(base, method or "dfdl", published=name == "paper")
@@ -481,8 +484,8 @@ def default_uses_encoder(
     missing = missing_dependency(PRESETS["embeddings"].features)
     if missing:
         return False, (
-            f"no pretrained encoder is installed, {missing} is missing. For higher accuracy run: "
-            f"{install_command('networks')}"
+            f"no pretrained encoder is installed ({missing} is missing). For higher accuracy, "
+            f"run: {install_command('networks')}"
         )
     return True, "a pretrained encoder is installed"
 

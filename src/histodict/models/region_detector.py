@@ -66,16 +66,16 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
         _check_unmasked(manifest, region)
         if region is None and any(record.annotations for record in manifest.records):
             raise ValueError(
-                f"say which class of the outlines is the region, with {_region_option()}"
+                f"name the class of outlines that is the region, with {_region_option()}"
             )
         name = region or "region"
         return [f"no {name}", name]
     labels = manifest.classes
     if len(labels) != 2:
         raise ValueError(
-            "to learn regions, give images with masks (a column 'mask') or with outlines "
-            "(--annotations), or crops of two classes; "
-            f"there are no masks, and the classes are {labels}"
+            "a region detector needs images with masks (column 'mask') or outlines "
+            "(--annotations), or crops of two classes. There are no masks, and the classes are "
+            f"{labels}"
         )
     _check_labelled(manifest)
     if region is None:
@@ -90,8 +90,8 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
     labels = {record.label for record in manifest.records if not record.is_mapped}
     if region is None and labels:
         raise ValueError(
-            f"beside the masks there are images without one, labelled {sorted(labels)}: say which "
-            f"label is the region, with {_region_option()}"
+            f"some images have no mask, and their labels are {sorted(labels)}: name the label of "
+            f"the region, with {_region_option()}"
         )
     if region is None or region in {record.label for record in manifest.records}:
         return
@@ -99,8 +99,8 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
     if unclear:
         raise ValueError(
             f"no image is labelled {region!r}, but images without a mask are labelled {unclear}: "
-            "name the region as its label is, or give them masks, or label those that show "
-            f"nothing of it 'no {region}'"
+            "use a label as name of the region, add masks, or label images without the region "
+            f"'no {region}'"
         )
 
 
@@ -124,9 +124,8 @@ def _check_labelled(manifest: Manifest) -> None:
     unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
     if unknown:
         raise ValueError(
-            f"images with neither a mask nor a label: {truncated_list(unknown)}; fill the column "
-            "mask (or "
-            "label, where all of an image is region, or nothing of it)"
+            f"images with neither a mask nor a label: {truncated_list(unknown)}; fill in the "
+            "column mask, or the column label if the whole image is region or contains none"
         )
 
 
@@ -225,8 +224,8 @@ class RegionDetector(ImageEstimator):
         self.cache = ArrayCache(cache) if cache else None
         if not self.recipe.is_patch_level:
             raise ValueError(
-                f"the method {self.recipe.method!r} looks at the image as a whole and cannot say "
-                "where something is: choose one that works on patches"
+                f"the method {self.recipe.method!r} uses whole images and cannot find regions. "
+                "Choose a method that works on patches"
             )
 
     def _settings(self) -> dict[str, Any]:
@@ -482,7 +481,9 @@ class RegionDetector(ImageEstimator):
         Self
         """
         if not 1 <= value <= _MAX_PATCHES:
-            raise ValueError(f"a region has from one to {_MAX_PATCHES} patches")
+            raise ValueError(
+                f"the minimum region size must be between 1 and {_MAX_PATCHES} patches"
+            )
         changed, values = copy(self), {"previous": self.min_patches_, "value": round(value)}
         changed.min_patches_ = round(value)
         changed.training_info_ = tuned(self.training_info_, "manual", **values)

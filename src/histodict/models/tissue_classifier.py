@@ -230,7 +230,10 @@ class TissueClassifier(ImageClassifier):
         unknown = sorted({r.label for r in manifest.records} - set(self.class_names_))
         if unknown:
             known = " and ".join(map(repr, self.class_names_))
-            raise ValueError(f"{manifest.root}: the model knows {known}, not {unknown[0]!r}")
+            raise ValueError(
+                f"{manifest.root}: the classes of the model are {known}, without {unknown[0]!r}. "
+                "Correct the labels, or train again"
+            )
         manifest = sorted_by_content(manifest)
         labels = np.array([self.class_names_.index(r.label) for r in manifest.records], np.int64)
         changed = copy(self)

@@ -109,8 +109,8 @@ def resolve_training_set(
     if positive is not None:
         if y is not None:
             raise ValueError(
-                "positive=… is for tables, records and folders: with y, the classes are sorted as "
-                "in scikit-learn, and the last one has positive scores"
+                "positive=… applies to tables, records and folders only. With y, classes are "
+                "sorted as in scikit-learn, and the last one has positive scores"
             )
         manifest = manifest.with_positive(positive)
     elif option and y is None and not isinstance(X, Manifest):
@@ -121,8 +121,8 @@ def resolve_training_set(
 def _warn_unclear_positive_class(classes: list[str], option: str) -> None:
     if len(classes) == 2 and not guess_positive_class(classes):
         warnings.warn(
-            f"the names do not tell which of {classes[0]!r} and {classes[1]!r} is the class to be "
-            f"found; it is {classes[1]!r} unless you give {option}=…",
+            f"the positive class cannot be guessed from the names {classes[0]!r} and "
+            f"{classes[1]!r}: {classes[1]!r} is used. Set it with {option}=…",
             stacklevel=4,
         )
 
@@ -131,11 +131,13 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
     """Return the images of a list, or of a table with separate labels or patients."""
     if isinstance(X, str | os.PathLike):
         raise TypeError(
-            f"{X}: y and groups belong to a list of images, and this is a single path: give a list "
-            "of paths, or a folder or CSV file that has labels and patients, without y and groups"
+            f"{X}: y and groups need a list of images, not a single path. Give a list of paths, "
+            "or a folder or CSV file with labels and patients without y and groups"
         )
     if isinstance(X, np.ndarray) and X.ndim == 3:
-        raise ValueError("X is a single image: give a list, or an array of four dimensions")
+        raise ValueError(
+            "X is a single image: give a list of images, or an array of four dimensions"
+        )
     manifest, in_memory, has_patients = _records(X)
     records, label_type, order = list(manifest.records), TEXT, manifest.class_order
     if y is not None:
@@ -145,8 +147,8 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
         label_type, order = labels.label_type, labels.classes
     elif not all(record.label or record.is_mapped for record in records):
         raise ValueError(
-            "y is missing: a list of images needs labels, one per image. A folder with one "
-            "sub-folder per class, a table or a Manifest has its own"
+            "y is missing: a list of images needs one label per image. Folders with one "
+            "sub-folder per class, tables and Manifests contain the labels"
         )
     if groups is not None:
         patients = patient_names(groups)

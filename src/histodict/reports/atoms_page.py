@@ -157,18 +157,18 @@ def write_atoms_page(
         "title": f"Atoms of {' / '.join(model.class_names_)}",
         "facts": [
             {"name": f"atoms of {len(model.class_names_)} classes", "value": len(report.atoms.D)},
-            {"name": "patches looked at", "value": len(report.labels)},
-            {"name": "images they come from", "value": len(set(report.gallery.images.tolist()))},
+            {"name": "patches analysed", "value": len(report.labels)},
+            {"name": "images of these patches", "value": len(set(report.gallery.images.tolist()))},
             {"name": "patients", "value": report.statistics[0].of_patients},
         ],
         "note": ensemble_note(model),
         "confounding_summary": confounding_summary(report, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
         "confounding_rule": confounding_rule(report),
-        "leaks": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED]],
-        "n_more_leaks": max(0, len(report.confounding) - _MAX_LISTED),
-        "leak_labels": ",".join(atom.label for atom in report.confounding),
-        "flagged": [group | {"words": ""} for group in flagged],
+        "confounded": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED]],
+        "n_more_confounded": max(0, len(report.confounding) - _MAX_LISTED),
+        "confounded_labels": ",".join(atom.label for atom in report.confounding),
+        "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,
         "map_names": [names[each.position] for each in maps],
         "are_pictures": report.atoms.patch_px is not None,
@@ -188,7 +188,7 @@ def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
     """Describe atoms that differ between sites, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
-        return "Not tested: the table of images has no column site."
+        return "Not tested: the image table has no column 'site'."
     if _has_no_sites(report):
         return (
             "Not tested: sites are compared within a class, and every class comes from one site."
@@ -197,11 +197,11 @@ def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
         )
     n = len(report.confounding)
     if not n:
-        return "None does."
+        return "No atom is confounded with the site."
     return (
-        f"{pluralize(n, 'atom')} {'looks' if n == 1 else 'look'} like a leak: what "
-        f"{'it stands' if n == 1 else 'they stand'} for may be where images come from, such as a "
-        "scanner, a stain or a pen, and not what the tissue is."
+        f"{pluralize(n, 'atom')} {'is' if n == 1 else 'are'} probably confounded with the site: "
+        f"{'it' if n == 1 else 'they'} may represent a scanner, a stain or a pen mark instead of "
+        "the tissue."
     )
 
 
@@ -210,29 +210,22 @@ def confounding_rule(report: AtomReportData) -> str:
     if _has_no_sites(report):
         return ""
     return (
-        "The rule: sites are compared among patients of the same class. The largest differences "
-        "between them, of all atoms together, would come about by chance in "
-        f"{percent(MAX_SITE_P_VALUE)} of shufflings or fewer; here in "
-        f"{percent(report.statistics[0].site_p_value)}. Then those atoms are flagged of whose use "
-        "or "
-        f"weight {percent(MIN_SITE_VARIANCE_SHARE)} or more of the variance lies between sites, "
-        "with at most "
-        f"{percent(MAX_ATOM_P_VALUE)} of them expected to be there by chance. What all images of "
-        "a class "
-        "have cannot be found so."
+        "Criterion: sites are compared among patients of the same class. The p-value of the "
+        f"largest difference over all atoms is at most {percent(MAX_SITE_P_VALUE)} in a "
+        f"permutation test; here it is {percent(report.statistics[0].site_p_value)}. An atom is "
+        f"flagged if {percent(MIN_SITE_VARIANCE_SHARE)} or more of the variance of its use or "
+        f"weight lies between sites. At most {percent(MAX_ATOM_P_VALUE)} of the flagged atoms "
+        "are expected to be false positives. Confounding that affects all images of a class "
+        "cannot be detected."
     )
-
-
-def _of_100(fraction: float) -> str:
-    return f"{100 * fraction:.0f} of 100"
 
 
 def _confounding_row(atom: AtomStatistics) -> dict[str, str]:
     return {
         "label": atom.name or atom.label,
-        "words": f"images from {atom.site} use it in {_of_100(atom.site_excess)} patches more than "
-        f"others of the same class. Of what patients of a class differ by, "
-        f"{percent(atom.site_variance_fraction)} lies between sites",
+        "text": f"images from {atom.site} use it in {percent(atom.site_excess)} more of their "
+        f"patches than other images of the same class; {percent(atom.site_variance_fraction)} of "
+        "variance between patients of a class lies between sites",
     }
 
 
@@ -272,12 +265,12 @@ def find_maps(model: Model, report: AtomReportData, records: Sequence[ImageRecor
 def _patch_text(recipe: Recipe) -> str:
     if get_patch_features(recipe.features).is_precomputed:
         return (
-            "vectors of feature files. Patches are shown, outlined, where the image is there; else "
-            "where they lie, by their upper left corner in level-0 pixels."
+            "vectors of feature files. Patches are outlined in the image if it is available; "
+            "otherwise the level-0 coordinates of their upper left corner are shown."
         )
     return (
         f"patches of {recipe.patch_px} x {recipe.patch_px} pixels, outlined; stain correction "
-        f"{recipe.stain}. Pictures show the images as they are."
+        f"{recipe.stain}. Pictures show the images without stain correction."
     )
 
 
@@ -317,7 +310,7 @@ def atom_rows(
             "name": use.name,
             "colours": colours,
             "top": max_fraction,
-            "words": _text(use),
+            "text": _text(use),
             "rows": [
                 _row(report, usage, uris, names)
                 | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
@@ -344,9 +337,8 @@ def ensemble_note(model: Model) -> str:
     if model.n_estimators_ == 1:
         return ""
     return (
-        f"This model is a panel of {model.n_estimators_} that decide together: these are the "
-        "atoms of "
-        "its first member."
+        f"This model is an ensemble of {model.n_estimators_} base models. The page shows the "
+        "atoms of the first one."
     )
 
 
@@ -355,7 +347,7 @@ def _text(use: ClassAtomUsage) -> str:
     text = f"a patch of {first} uses {value:.1f} of them"
     text += "".join(f", one of {name} {value:.1f}" for name, value in others)
     n_unused = use.n_atoms - use.n_active
-    unused = f" No patch looked at uses {n_unused} of them." if n_unused else ""
+    unused = f" {n_unused} atoms are not used by any of these patches." if n_unused else ""
     return f"{use.n_atoms} atoms. On average {text}.{unused}"
 
 
@@ -395,11 +387,12 @@ def format_statistics(statistics: AtomStatistics) -> list[str]:
         phrases.append(f"AUC {statistics.auc:.2f}{interval}")
     if not np.isnan(statistics.seeds):
         phrases.append(
-            f"found again {statistics.seeds:.2f}, by half the patients {statistics.halves:.2f}"
+            f"stability over seeds {statistics.seeds:.2f}, over halves of the patients "
+            f"{statistics.halves:.2f}"
         )
     for level, (value, low, high) in statistics.group_variance_share.items():
         if low > 0:
-            phrases.append(f"tells {level}s apart: {value:.2f} ({low:.2f} to {high:.2f})")
+            phrases.append(f"variance between {level}s: {value:.2f} ({low:.2f} to {high:.2f})")
     if statistics.is_site_confounded:
-        phrases.append(f"looks like a leak of {statistics.site}")
+        phrases.append(f"confounded with site {statistics.site}")
     return phrases

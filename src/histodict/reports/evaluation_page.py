@@ -67,7 +67,7 @@ class Figures:
         estimates = [
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
-        label = f"{self.done.main_measure} of {rows[0]['method']} less that of …"
+        label = f"{self.done.main_measure} of {rows[0]['method']} minus that of …"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
         return self._rendered(intervals_svg, "differences", estimates, label, limits, reference, 1)
 
@@ -240,7 +240,7 @@ def _results(done: Evaluation) -> dict[str, Any]:
             for size in done.sizes()
             for method in done.methods
         ],
-        "figure_words": tables.format_interval,
+        "format_interval": tables.format_interval,
         "selection": [*done.interval_warnings, *tables.selection_text(done)],
         "no_error": any(row["low"] == row["high"] for row in done.values),
         "cross_validated": done.gathered.cross_validated,

@@ -21,6 +21,7 @@ from ..images.source import open_image
 from ..model_selection.splits import shared_patients
 from ..models import NO_TISSUE_LABEL, Plan
 from ..models.inputs import region_patch_mask
+from ..models.predictions import describe_label
 from ..models.recipe import Recipe
 from ..patches.patch_map import NO_TISSUE, PatchMap, Ring
 from ..patches.rendering import draw_overlay, jpeg_data_uri
@@ -56,6 +57,15 @@ class ImageResult:
     def is_wrong(self) -> bool:
         """Whether the predicted class differs from the true one."""
         return self.label != self.record.label
+
+    @property
+    def label_text(self) -> str:
+        """Predicted class, or "uncertain (best guess: CLASS)"."""
+        predicted = self.result.predicted
+        is_uncertain = (
+            bool(predicted.probabilities[self.i]) and len(predicted.prediction_sets[self.i]) != 1
+        )
+        return describe_label(self.label, is_uncertain)
 
     @property
     def model_name(self) -> str:
@@ -163,7 +173,7 @@ def _grouped(
 def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     """Return the wrong labels of a method and the numbers of its wrong and of all predictions."""
     of_method = [result for result in shown if result.method == method]
-    wrong = [result.label for result in of_method if result.is_wrong]
+    wrong = [result.label_text for result in of_method if result.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
@@ -174,7 +184,9 @@ def _card(done: Evaluation, image: Sequence[ImageResult], with_image: bool) -> d
     return {
         "name": done.manifest.name(record),
         "truth": record.label,
-        "said": [f"{m}: {labels} ({n} of {of})" for m, (labels, n, of) in errors.items() if n],
+        "predictions": [
+            f"{m}: {labels} ({n} of {of})" for m, (labels, n, of) in errors.items() if n
+        ],
         "uri": uri,
         "map_uri": map_uri,
         "map_of": map_of,
@@ -191,7 +203,7 @@ def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
         patch_map = result.result.predicted.map_of(result.i)
         if patch_map is not None:
             score = max(result.result.predicted.scores[result.i])
-            caption = f"{result.label}, score {score:+.2f}"
+            caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
             overlay = draw_overlay(shown, caption, longest_side=DISPLAY_PX)
@@ -228,7 +240,7 @@ def describe_plan(plan: Plan) -> str:
     others = plan.recipes[1:]
     if others:
         members = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
-        text += f"; decides together with {len(others)} other views: {', '.join(members)}"
+        text += f"; ensemble with {len(others)} other base models: {', '.join(members)}"
     return text
 
 
@@ -241,19 +253,17 @@ def recipe_text(recipe: Recipe) -> str:
         f"stain correction {recipe.stain}",
     ]
     if get_patch_features(recipe.features).is_precomputed:
-        parts[1:] = ["vectors of feature files"]
-        parts += [f"rule {recipe.aggregation}"] if recipe.is_patch_level else []
+        parts[1:] = ["vectors from feature files"]
+        parts += [f"aggregation {recipe.aggregation}"] if recipe.is_patch_level else []
     elif recipe.is_patch_level:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context_scale > 1:
-            patches += f" with {recipe.context_scale} times as wide surroundings"
+            patches += f" with a context of {recipe.context_scale} times the patch size"
         if recipe.quality_filters != "none":
             patches += f" without {recipe.quality_filters.replace(',', ', ')}"
         if recipe.smoothing_radius:
-            patches += (
-                f", each judged with those {pluralize(recipe.smoothing_radius, 'step')} around"
-            )
-        parts += [patches, f"vectors {recipe.features}", f"rule {recipe.aggregation}"]
+            patches += f", smoothed over {pluralize(recipe.smoothing_radius, 'step')} of the grid"
+        parts += [patches, f"vectors {recipe.features}", f"aggregation {recipe.aggregation}"]
         parts += [f"{recipe.patches_per_class} patches per class"]
     return "; ".join(parts)
 
@@ -262,7 +272,9 @@ def pixel_size_text(recipe: Recipe) -> str:
     """Describe the scale at which images are analysed."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
-    return f"reduced {recipe.downsample:g} times" if recipe.downsample > 1 else "full size"
+    return (
+        f"downsampled {recipe.downsample:g} times" if recipe.downsample > 1 else "full resolution"
+    )
 
 
 def selection_text(done: Evaluation) -> list[str]:
@@ -271,14 +283,15 @@ def selection_text(done: Evaluation) -> list[str]:
     n_methods = len(done.methods)
     if n_methods > 1:
         warnings.append(
-            f"The score of the best of these {n_methods} methods is too optimistic if these scores "
-            "are used to choose it: test the chosen method on further patients."
+            f"Choosing the best of these {n_methods} methods by these scores makes its score too "
+            "optimistic. Test the chosen method on further patients."
         )
     adapted = [name for name in done.methods if name.endswith(UNLABELLED)]
     if adapted:
         warnings.append(
-            f"The threshold of {' and '.join(adapted)} was adapted to the test images, without "
-            "their labels: it needs that many unlabelled images of every new hospital."
+            f"The threshold of {' and '.join(adapted)} was adapted to the test images without "
+            "their labels. In use, it needs the same number of unlabelled images from each new "
+            "hospital."
         )
     return warnings
 
@@ -301,7 +314,7 @@ def data_summary(done: Evaluation) -> list[SummaryRow]:
         ("Images", f"{len(records)}"),
         ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
         ("Classes", ", ".join(done.classes)),
-        *([("Class to be found", done.classes[1])] if len(done.classes) == 2 else []),
+        *([("Positive class", done.classes[1])] if len(done.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
         ("Pixel size", sizes or NOT_RECORDED),
     ]
@@ -344,13 +357,13 @@ def n_shared_patients(done: Evaluation) -> int:
 
 def protocol_summary(done: Evaluation) -> list[SummaryRow]:
     """Describe the protocol and the sizes of the training and test sets."""
-    apart = "patients: no patient is on both sides of a split"
+    apart = "patients; no patient is in both training and test set"
     n_splits, n_seeds, n_methods = len(done.splits), len(done.seeds), len(done.plans)
     return [
-        ("Kept apart", "images only, NOT patients" if split_by_image(done) else apart),
+        ("Split by", "images, NOT patients" if split_by_image(done) else apart),
         ("Protocol", _protocol_text(done)),
-        ("Trained on", f"{side_text(done, 'train')} each time"),
-        ("Tested on", f"{side_text(done, 'test')} each time"),
+        ("Training sets", f"{side_text(done, 'train')} each"),
+        ("Test sets", f"{side_text(done, 'test')} each"),
         (
             "Trainings",
             f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
@@ -364,11 +377,11 @@ def _protocol_text(done: Evaluation) -> str:
     repeats = pluralize(len({split.repeat for split in done.splits}), "repeat")
     sizes = ", ".join(str(size) for size in done.sizes())
     descriptions = {
-        "k-fold": f"{protocol.get('n_folds')} folds, so that every image is tested once; {repeats}",
-        "hold-out": f"one half to test on, {sizes} images per class of the other to learn from; "
-        f"{repeats}",
-        "leave one site out": "one site to test on, all others to learn from, each in turn",
-        "predefined": "the split that came with the data",
+        "k-fold": f"{protocol.get('n_folds')} folds; every image is tested once; {repeats}",
+        "hold-out": f"one half for testing, {sizes} images per class of the "
+        f"other half for training; {repeats}",
+        "leave one site out": "each site in turn is the test set, all others are the training set",
+        "predefined": "the split in the image table",
     }
     kind = str(protocol.get("kind", NOT_RECORDED))
     return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
@@ -459,7 +472,7 @@ def _region_card(
     return {
         "name": done.manifest.name(record),
         "patient": record.patient,
-        "said": {method: _text(total) for method, total in totals.items()},
+        "predictions": {method: _text(total) for method, total in totals.items()},
         "uri": _image(results[0].predicted) if with_image else None,
         "map_of": results[0].predicted.model_name,
     }
@@ -468,7 +481,7 @@ def _region_card(
 def _text(total: NDArray[np.int64]) -> str:
     value = dice(total)
     agreement = "no region, none found" if value is None else f"Dice {value:.3f}"
-    return f"{agreement}; {total[1]} patches missed, {total[2]} in vain, of {total.sum()}"
+    return f"{agreement}; {total[1]} missed and {total[2]} false positive patches of {total.sum()}"
 
 
 def _image(result: ImageResult) -> str:
@@ -476,7 +489,7 @@ def _image(result: ImageResult) -> str:
     stored_map = result.result.predicted.map_of(result.i)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
-    caption = f"{result.label}; outlined: the true region"
+    caption = f"{result.label}; outline: true region"
     rings = _true_rings(result, patch_map)
     overlay = draw_overlay(patch_map, caption, rings, longest_side=DISPLAY_PX)
     return jpeg_data_uri(overlay, quality=82)

@@ -145,10 +145,10 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
             axes.plot(curve.false_positive_rate, curve.false_negative_rate, **style)
             axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
             axes.plot([], [], marker=marker, label=method, **style)  # legend: line and marker
-        axes.set(xlabel="false alarm rate", ylabel="miss rate", aspect="equal")
+        axes.set(xlabel="false positive rate", ylabel="false negative rate", aspect="equal")
         axes.set(xlim=(-0.01, 1), ylim=(-0.01, 1))
         points = (f"{m} {c.operating[0]:.3f}, {c.operating[1]:.3f}" for m, c in curves.items())
-        description = "False alarm rate and miss rate at the operating points: "
+        description = "False positive rate and false negative rate at the operating points: "
         return _svg(figure, name, description + "; ".join(points))
 
 
@@ -161,7 +161,7 @@ def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
             axes.plot(curve.probability, curve.observed, color=colour, linestyle=dash, label=method)
             sizes = 20 + 130 * curve.counts / curve.counts.max()
             axes.scatter(curve.probability, curve.observed, sizes, color=colour, marker=marker)
-        axes.set(xlabel="probability said", ylabel="share that was so", aspect="equal")
+        axes.set(xlabel="predicted probability", ylabel="observed frequency", aspect="equal")
         axes.set(xlim=(0, 1), ylim=(0, 1))
         return _svg(figure, name, f"Calibration of {', '.join(curves)}")
 

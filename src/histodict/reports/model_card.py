@@ -21,7 +21,7 @@ from ..utils.text_io import pluralize, truncated_list
 from . import evaluation_tables as tables
 from .evaluation_tables import SummaryRow
 
-RESEARCH = "research. It is not a medical device: no diagnosis may rest on it."
+RESEARCH = "research only. Not a medical device: do not use it for diagnoses."
 
 
 # --- a model in a file --------------------------------------------------------------------------
@@ -54,10 +54,10 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     is_precomputed = get_patch_features(recipe.features).is_precomputed
     rows = [
         ("Kind", header["kind"]),
-        ("What it does", _purpose_text(header)),
-        ("Meant for", RESEARCH),
-        ("Learnt from", _training_text(training)),
-        ("Left out", _excluded_text(training)),
+        ("Task", _purpose_text(header)),
+        ("Intended use", RESEARCH),
+        ("Training data", _training_text(training)),
+        ("Excluded", _excluded_text(training)),
         ("Confounding", ". ".join(training.get("confounders", []))),
         ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
         ("Vectors", _source_text(header)),
@@ -69,7 +69,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Changed after training", describe_tuning(training)),
         ("Pixel size", "" if is_precomputed else _size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
-        ("Made with", tables.join_names(header["versions"])),
+        ("Software", tables.join_names(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
     return [(heading, text) for heading, text in rows if text]
@@ -87,7 +87,7 @@ def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
         text = _differences(header["recipe"], member["recipe"])
         value = "-----" if member.get("unseen") is None else f"{member['unseen']:.3f}"
         if "failure" in member:
-            text += f"; left out: {member['failure']}"
+            text += f"; excluded: {member['failure']}"
         else:
             text = f"{member['weight']:4.0%}  {text}"
         members.append((value, text))
@@ -101,14 +101,14 @@ def _annotation_text(header: Mapping[str, Any]) -> str:
     ]
     counts = {
         "named": sum(bool(note["name"]) for note in notes),
-        "marked as artefacts": sum(note["artefact"] for note in notes),
-        "switched off": sum(note["disabled"] for note in notes),
+        "labelled as artefacts": sum(note["artefact"] for note in notes),
+        "disabled": sum(note["disabled"] for note in notes),
     }
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _size_text(mpp: float | None) -> str:
-    return f"{mpp:g} µm" if mpp else "not known"
+    return f"{mpp:g} µm" if mpp else "unknown"
 
 
 def _source_text(header: Mapping[str, Any]) -> str:
@@ -121,8 +121,8 @@ def _source_text(header: Mapping[str, Any]) -> str:
         return ""
     metadata = FeatureMetadata.from_dict(stored)
     parts = [
-        f"of feature files, of length {metadata.length}",
-        f"encoder {metadata.encoder or 'not named'}",
+        f"from feature files, length {metadata.length}",
+        f"encoder {metadata.encoder or 'unknown'}",
     ]
     parts += [f"patches of {metadata.patch_px} pixels"] if metadata.patch_px else []
     parts += [f"magnification {metadata.magnification:g}"] if metadata.magnification else []
@@ -131,8 +131,8 @@ def _source_text(header: Mapping[str, Any]) -> str:
 
 def _purpose_text(header: Mapping[str, Any]) -> str:
     if header["kind"] == "region-detector":
-        return f"finds regions of {header['classes'][1]}"
-    return f"tells apart {', '.join(header['classes'])}"
+        return f"detect regions of {header['classes'][1]}"
+    return f"classify images as {' or '.join(header['classes'])}"
 
 
 def _excluded_text(training: Mapping[str, Any]) -> str:
@@ -147,7 +147,7 @@ def _training_text(training: Mapping[str, Any]) -> str:
     patients = "unknown patients"
     if training.get("has_patients", True):
         patients = pluralize(training["n_patients"], "patient")
-    note = ", going on from the dictionaries of another model"
+    note = ", resumed from the dictionaries of another model"
     return (
         f"{pluralize(training['n_images'], 'image')} of {patients}"
         f"{note * ('started_from' in training)}"
@@ -159,7 +159,7 @@ def _patch_text(recipe: Recipe) -> str:
         return ""
     text = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.features}"
     if recipe.context_scale > 1:
-        text += f", seen with {recipe.context_scale} times as wide surroundings"
+        text += f", with a context of {recipe.context_scale} times the patch size"
     if recipe.quality_filters != "none":
         text += f", without {recipe.quality_filters.replace(',', ', ')}"
     return text
@@ -170,9 +170,9 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
         return describe_min_size(header["decision_parameters"]["min_patches"])
     if len(header["estimators"]) > 1:
         n = len(header["estimators"])
-        return f"by an ensemble of {n}; maps and atoms are those of the first model"
+        return f"from an ensemble of {n} models; maps and atoms of the first model"
     if not recipe.is_patch_level:
-        return "from the image as a whole"
+        return "from the whole image"
     return f"from the {recipe.aggregation} of its patches"
 
 
@@ -197,42 +197,43 @@ def model_card(done: Evaluation) -> list[SummaryRow]:
     plan = done.plans[method]
     n_sites = len({record.site for record in done.manifest.records if record.site})
     return [
-        ("What it is", f"{method}: {get_method(plan.recipe.method).summary}"),
-        ("What it does", _task_text(done)),
+        ("Method", f"{method}: {get_method(plan.recipe.method).summary}"),
+        ("Task", _task_text(done)),
         ("Settings", tables.describe_plan(plan)),
-        ("Learnt from", f"{tables.side_text(done, 'train')}, see Protocol"),
-        ("How well", _performance(done, method)),
-        ("Meant for", RESEARCH),
+        ("Training data", f"{tables.side_text(done, 'train')}, see Protocol"),
+        ("Performance", _performance(done, method)),
+        ("Intended use", RESEARCH),
         ("Limits", " ".join(limitations(done, n_sites))),
     ]
 
 
 def _task_text(done: Evaluation) -> str:
     if done.region:
-        return f"finds regions of {done.region}"
-    return f"tells apart images of {' / '.join(done.classes)}"
+        return f"detect regions of {done.region}"
+    return f"classify images as {' or '.join(done.classes)}"
 
 
 def limitations(done: Evaluation, n_sites: int) -> list[str]:
     """Return the limitations of the evaluation, one sentence each."""
     n_patients = len(tables.tested_patients(done))
     sentences = [
-        f"Tested on {pluralize(n_patients, 'patient')}: the intervals say how much that leaves "
-        "open.",
-        "In tissue of another kind than these regions are found all the same."
+        f"Tested on {pluralize(n_patients, 'patient')}; see the intervals for the uncertainty.",
+        "The model also reports regions in other kinds of tissue; these are not valid."
         if done.region
-        else "An image of another kind than these is put into one of the classes all the same.",
+        else "The model assigns one of these classes also to images of other kinds of tissue.",
     ]
     if tables.split_by_image(done):
-        sentences.insert(0, "Split by image: all figures are too good.")
+        sentences.insert(0, "Split by image: all scores are too optimistic.")
     if n_sites < 2:
-        sentences.append("How it does on slides of another laboratory was not tested.")
+        sentences.append("Slides of another laboratory were not tested.")
     elif done.splits.protocol.get("kind") != "leave one site out":
-        sentences.append("Sites were not kept apart: a new laboratory may do worse.")
+        sentences.append(
+            "Splits do not separate sites: scores may be lower on slides of a new laboratory."
+        )
     sentences += [f"{confounder}." for confounder in done.confounders]
     if not all(record.has_patient for record in done.manifest.records):
         sentences.append(
-            "Patients are not known for all images: some may be on both sides of a split."
+            "Some images have no patient: their patients may be in both training and test set."
         )
     return sentences
 
@@ -243,7 +244,7 @@ def _performance(done: Evaluation, method: str) -> str:
         for row in done.values
         if row["method"] == method and row["n_per_class"] == done.shown_size
     ]
-    caveat = "" if not tables.split_by_image(done) else ", on patients that it may have learnt from"
+    caveat = "" if not tables.split_by_image(done) else ", possibly on patients of the training set"
     return "; ".join(values) + caveat
 
 
@@ -261,12 +262,11 @@ def _of_data(done: Evaluation) -> dict[str, str]:
     data = dict(tables.data_summary(done))
     patients = pluralize(len(set(done.manifest.patients)), "patient")
     return {
-        "5a": f"{data['Images']} images of {patients}; where they come from is "
-        f"{tables.NOT_RECORDED}",
+        "5a": f"{data['Images']} images of {patients}; source {tables.NOT_RECORDED}",
         "6a": data["Sites"],
-        "8a": f"{_ground_truth_text(done)}; who set it is {tables.NOT_RECORDED}",
+        "8a": f"{_ground_truth_text(done)}; annotators {tables.NOT_RECORDED}",
         "9a": _training_overlap_text(done, data["Pixel size"]),
-        "10": "all images that the list names; no calculation beforehand is known",
+        "10": "all images of the list; no sample size calculation recorded",
         "20a": f"{data['Images']} images, of which {len(tables.tested_images(done))} were tested",
     }
 
@@ -276,51 +276,51 @@ def _of_methods(done: Evaluation) -> dict[str, str]:
     classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(done))
     measures = ", ".join(done.measures)
     return {
-        "4": f"compare {pluralize(len(done.methods), 'method')} at {_checklist_task_text(done)}",
+        "4": f"compare {pluralize(len(done.methods), 'method')} for {_checklist_task_text(done)}",
         "7": tables.describe_plan(done.plans[done.methods[0]]),
-        "11": "an image without tissue has no patches to count"
+        "11": "images without tissue have no patches and are not counted"
         if done.region
-        else "an image without tissue counts as a wrong answer, its score as on the border",
-        "12a": f"{protocol['Protocol']}. Kept apart: {protocol['Kept apart']}",
+        else "an image without tissue counts as a wrong prediction with the score at the threshold",
+        "12a": f"{protocol['Protocol']}. Split by: {protocol['Split by']}",
         "12c": "see Methods; all settings are in provenance.json",
-        "12e": f"{measures}; 95 % intervals from draws of patients; paired comparisons, corrected "
-        "after Holm",
+        "12e": f"{measures}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
+        "correction",
         "13": f"images per class: {classes}"
-        + ("" if done.region else "; balanced accuracy counts all classes alike"),
-        "15": "regions with outlines, and a call for every image"
+        + ("" if done.region else "; balanced accuracy gives all classes equal weight"),
+        "15": "regions with outlines, and a prediction per image"
         if done.region
-        else "a class for every image, and a score",
-        "16": f"trained on {protocol['Trained on']}, tested on {protocol['Tested on']}",
-        "21": protocol["Trained on"],
+        else "a class and a score per image",
+        "16": f"training sets {protocol['Training sets']}; test sets {protocol['Test sets']}",
+        "21": protocol["Training sets"],
     }
 
 
 def _checklist_task_text(done: Evaluation) -> str:
     if done.region:
-        return f"finding regions of {done.region}"
-    return f"telling apart {' / '.join(done.classes)}"
+        return f"detection of regions of {done.region}"
+    return f"classification of {' / '.join(done.classes)}"
 
 
 def _training_overlap_text(done: Evaluation, pixel_size: str) -> str:
     if get_patch_features(done.plans[done.methods[0]].recipe.features).is_precomputed:
-        return "vectors of patches that an encoder computed before, from feature files"
+        return "vectors of patches from feature files of an encoder"
     return f"the pixels of the image; pixel size {pixel_size}"
 
 
 def _ground_truth_text(done: Evaluation) -> str:
     if done.region:
-        return f"patches of {done.region} by the image's mask or, without one, its label"
+        return f"patches of {done.region} by the mask of the image or, without a mask, its label"
     return f"the label of the image: {', '.join(done.classes)}"
 
 
 def _of_results(done: Evaluation) -> dict[str, str]:
     card = dict(model_card(done))
     return {
-        "18e": "the splits, with the names of the images, are in splits.json",
+        "18e": "splits with the image names are in splits.json",
         "18f": "histodict, BSD-3-Clause; versions under Provenance",
-        "22": "the folder models, if there, holds one of the trained models",
-        "23a": card["How well"],
-        "25": "see Compared with each other, and What went wrong",
+        "22": "folder 'models', if present: one of the trained models",
+        "23a": card["Performance"],
+        "25": "see Comparisons and Errors",
         "26": card["Limits"],
-        "27a": "an image that cannot be read, or without tissue, gets no answer",
+        "27a": "no prediction for images that cannot be read or have no tissue",
     }

@@ -91,15 +91,15 @@ def quick_warnings(manifest: Manifest) -> list[str]:
     if counts and max(counts.values()) > _IMBALANCE * min(counts.values()):
         (most, n_most), (least, n_least) = counts.most_common(1)[0], counts.most_common()[-1]
         warnings.append(
-            f"Class imbalance: {n_most} images of {most}, but only {n_least} of {least}. Read the "
-            "result per class, not the overall share that is right."
+            f"Class imbalance: {n_most} images of {most}, but only {n_least} of {least}. Use the "
+            "scores per class, not the overall accuracy."
         )
     for label in sorted(counts):
         patients = {r.patient for r in manifest.records if r.label == label}
         if len(patients) == 1 and counts[label] > 1:
             warnings.append(
-                f"All images of {label} come from one patient: what is learnt may be the patient, "
-                "and no other patient is left to test on."
+                f"All images of {label} come from one patient: the model may learn features of "
+                "the patient, and no other patient is available for the test."
             )
     return warnings
 
@@ -122,21 +122,22 @@ def _pixel_sizes(summaries: list[ImageSummary]) -> list[str]:
     sizes = [summary.size.mpp for summary in summaries if not summary.reason]
     known = [mpp for mpp in sizes if mpp is not None]
     n_unknown = len(sizes) - len(known)
-    unknown = f"The pixel size of {n_unknown} of {pluralize(len(sizes), 'image')} is not known"
+    unknown = f"The pixel size of {n_unknown} of {pluralize(len(sizes), 'image')} is unknown"
     if known and n_unknown:
         return [
-            f"{unknown}; that of the others is. They are not learnt from together: give it above, "
-            "as µm per pixel, or in a column mpp."
+            f"{unknown}. Images with and without pixel size cannot be trained together: set the "
+            "pixel size above (µm per pixel), or in a column mpp."
         ]
     if known and is_mixed(known):
         return [
-            f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a working pixel "
-            "size (mpp) in the training settings, or the same cell has different sizes."
+            f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a common pixel "
+            "size (mpp) in the training settings; otherwise the same cell has different sizes."
         ]
     if n_unknown:
         return [
-            f"{unknown}: lengths are shown in pixels, not µm, and a model trained on them cannot "
-            "tell whether other images fit. If you know it, give it above, as µm per pixel."
+            f"{unknown}: lengths are shown in pixels instead of µm, and a model trained on these "
+            "images cannot check the pixel size of other images. If you know the pixel size, "
+            "set it above (µm per pixel)."
         ]
     return []
 
@@ -162,9 +163,9 @@ def _duplicates(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
         compared[i].record.patient != compared[j].record.patient for i, j in pairs
     )
     n_other_label = sum(compared[i].record.label != compared[j].record.label for i, j in pairs)
-    warning = f"Likely duplicates, maybe turned or mirrored: {_first_names(names)}."
+    warning = f"Likely duplicates, possibly rotated or mirrored: {_first_names(names)}."
     if n_other_patient and manifest.classes:
-        warning += f" Pairs listed under different patients: {n_other_patient}; check them first."
+        warning += f" Pairs with different patients: {n_other_patient}; check these first."
     if n_other_label:
         warning += f" Pairs with different labels: {n_other_label}."
     return [warning]
@@ -368,7 +369,10 @@ def find_bad_images(job: Job, manifest: Manifest, callback: Callback) -> None:
 
 def refusal(n_bad: int, n_images: int) -> str:
     """Return the error message about unreadable images."""
-    return f"{n_bad} of {pluralize(n_images, 'image')} cannot be read: mend them, or go on without"
+    return (
+        f"{n_bad} of {pluralize(n_images, 'image')} cannot be read: repair them, or continue "
+        "without them"
+    )
 
 
 def exclude_images(job: Job) -> None:

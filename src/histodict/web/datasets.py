@@ -88,7 +88,7 @@ class DatasetSettings:
             return cls()
         fields = read_fields(path, _FIELDS)
         if not _are_names(fields["learn_from"]):
-            raise damaged_file_error(path, "learn_from is wrong")
+            raise damaged_file_error(path, "learn_from is not a list of patients")
         return cls(fields["positive"], fields["mpp"], tuple(fields["learn_from"]))
 
     def write(self, folder: Path) -> None:
@@ -111,7 +111,7 @@ class DatasetSettings:
         if not _are_names(learn_from) or (
             "learn_from" in body and not set(learn_from) <= set(manifest.patients)
         ):
-            raise ValueError("learn_from must be patients of this set")
+            raise ValueError("learn_from must contain patients of this data set")
         return DatasetSettings(
             None if positive is None else str(positive), mpp, tuple(sorted(set(learn_from)))
         )
@@ -197,7 +197,7 @@ class Dataset:
         """Return the image with this id after checking its path."""
         record = self.listing.by_id.get(image_id)
         if record is None:
-            raise KeyError("there is no such image in this data set")
+            raise KeyError("the image does not exist in this data set")
         return self.sources.check(record)
 
     def corrections(self) -> list[Correction]:
@@ -205,13 +205,13 @@ class Dataset:
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
-            raise damaged_file_error(path, "a correction is not whole")
+            raise damaged_file_error(path, "a correction is incomplete")
         return found
 
 
 def name_of(source: Path, is_bare: bool) -> str:
     """Return the name of the data set of a folder or table."""
-    return f"{source.name}{', to draw on' * is_bare}"
+    return f"{source.name}{', without labels' * is_bare}"
 
 
 def id_of(source: Path, is_bare: bool = False) -> str:
@@ -241,7 +241,7 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
     """Return the folder or table of a data set opened before, without listing its images."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
-        raise KeyError("there is no such data set: open it on the data page")
+        raise KeyError("the data set does not exist: open it on the data page")
     return folders.check(Path(read_json(path, str)))
 
 
@@ -322,8 +322,8 @@ def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
     sides = box[2] - box[0], box[3] - box[1]
     if min(sides) < _MIN_LABEL or max(sides) > _MAX_LABEL:
         raise ValueError(
-            f"mark between {_MIN_LABEL} and {_MAX_LABEL} pixels of the image on each side; "
-            f"this is {sides[0]} x {sides[1]}"
+            f"the sides of a region must be between {_MIN_LABEL} and {_MAX_LABEL} pixels; this "
+            f"region has {sides[0]} x {sides[1]}"
         )
     return box
 
@@ -405,7 +405,7 @@ _MAX_BYTES = 256 * 2**20
 # Time stamps have a resolution of up to two seconds: a file changed within this time may change
 # again without a new time stamp. Such sets are listed again until that time has passed.
 _TIME_STEP = 2.0
-READ_ONLY = ": these images have no labels, and are learnt from by what is drawn on them"
+READ_ONLY = ": these images have no labels; they are trained from annotations"
 
 State = tuple[int, int, int] | None
 
@@ -448,7 +448,7 @@ class DatasetIndex:
             id_: replace(record, label="", mask=None, annotations=None)
             for id_, record in self.by_id.items()
         }
-        note = f"{self.manifest.root}: what is known of them is left aside{READ_ONLY}"
+        note = f"{self.manifest.root}: existing labels are ignored{READ_ONLY}"
         manifest = Manifest(tuple(by_id.values()), (note,), self.manifest.root)
         return DatasetIndex(manifest, by_id, self.names, self.watched, self.was_settled)
 
@@ -507,7 +507,7 @@ class DatasetIndexCache:
         if not records or links is None:
             raise outside[0][1]
         names = truncated_list([name for name, _ in outside])
-        warning = f"{manifest.root}: left out, as they lie outside the data folders: {names}"
+        warning = f"{manifest.root}: skipped, as they lie outside the data folders: {names}"
         return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, warning))
 
     def check(self, record: ImageRecord) -> ImageRecord:
@@ -531,7 +531,7 @@ def _list_images(
         return _from_table(table), watched, None
     watched, entries = _walk(source)
     links = {str(entry.path) for entry in entries if entry.is_link}
-    reason = "there are no folders of two or more classes"
+    reason = "there are not two or more folders with images, one per class"
     try:
         manifest = from_folder(source, entries)
         if len(manifest.classes) > 1:
@@ -570,7 +570,7 @@ def _from_table(table: Path) -> Manifest:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    note = f"{table}: there is no column for the label{READ_ONLY}"
+    note = f"{table}: the table has no label column{READ_ONLY}"
     return replace(manifest, warnings=(note,))
 
 
@@ -580,7 +580,7 @@ def _unlabelled(folder: Path, entries: list[FolderEntry], reason: str) -> Manife
     warnings = [f"{folder}: {reason}{READ_ONLY}"]
     if skipped:
         names = truncated_list([relative_name(folder, path) for path in skipped])
-        warnings.append(f"{folder}: left out, as no format that is read, or as masks: {names}")
+        warnings.append(f"{folder}: skipped masks and files of unsupported formats: {names}")
     return Manifest(records, tuple(warnings), folder)
 
 

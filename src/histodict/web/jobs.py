@@ -105,7 +105,7 @@ class Job:
         """Set the name of the job."""
         name = " ".join(name.split())
         if not 0 < len(name) <= _MAX_NAME:
-            raise ValueError(f"a name has from 1 to {_MAX_NAME} letters")
+            raise ValueError(f"the name must have 1 to {_MAX_NAME} characters")
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
@@ -158,12 +158,17 @@ class Job:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
             if self.model_file.exists():  # the state was lost after the job had started
-                lost = "what was known of its progress is gone: take it up again"
+                lost = "the record of the progress is lost: resume the training"
                 return {"state": FAILED, "run": 0, "at": 0.0, "error": lost}
             return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
         except (OSError, DamagedFileError) as error:
             log_once(str(error))
-            return {"state": FAILED, "run": 0, "at": 0.0, "error": f"{error}, or take it up again"}
+            return {
+                "state": FAILED,
+                "run": 0,
+                "at": 0.0,
+                "error": f"{error}, or resume the training",
+            }
 
     def end_run(self, run: int, state: str, error: str = "") -> None:
         """Set the state after a run, unless the job was cancelled or restarted in the meantime."""
@@ -252,7 +257,7 @@ def find_job(user: UserWorkspace, job_id: str) -> Job:
     """Return the job with this id; raise KeyError if there is none."""
     job = Job(user.folder / "jobs" / job_id)
     if not is_id(job_id) or not (job.folder / "job.json").is_file():
-        raise KeyError("there is no such training")
+        raise KeyError("the training does not exist")
     return job
 
 
@@ -360,7 +365,7 @@ class JobQueue:
             try:
                 self._scan()
             except OSError as error:  # for example a full disk; try again
-                log_once(f"the trainings cannot be looked after: {error}")
+                log_once(f"the state of the trainings cannot be checked: {error}")
 
     def _scan(self) -> None:
         with self._lock:
@@ -454,4 +459,4 @@ def _failure_reason(job: Job, code: int | None) -> str:
     message = "The worker process ended unexpectedly"
     if code < 0:
         message += f" (signal {-code}; 9 often means that memory ran out)"
-    return f"{message}. Nothing else was lost.\n{job.error_tail()}".strip()
+    return f"{message}. All finished steps are stored.\n{job.error_tail()}".strip()

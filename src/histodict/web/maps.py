@@ -51,9 +51,10 @@ from .schema import Overlap
 from .workspace import DamagedFileError, log_once, read_fields, short_id
 
 _MAX_OUTLINES = 400
-_VERSION = 7  # of the stored files; increase it when their content changes
+_VERSION = 8  # of the stored files; increase it when their content changes
 _METADATA: dict[str, Any] = {
     "answer": object,
+    "is_uncertain": bool,
     "score": object,
     "value": object,
     "grid": object,
@@ -99,6 +100,7 @@ def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
     patch_map = prediction.patch_map
     return {
         "answer": prediction.top_label,
+        "is_uncertain": prediction.label != prediction.top_label,
         "score": None if np.isnan(prediction.score) else float(prediction.score),
         "value": prediction.value,
         "shares": prediction.proportions,
@@ -139,7 +141,7 @@ def load_prediction(
     try:
         prediction = read_fields(path, _METADATA) if path.exists() else {}
     except DamagedFileError as error:
-        log_once(f"{error}: it is made anew")
+        log_once(f"{error}: the prediction is computed again")
         prediction = {}
     is_present = prediction.pop("form", None) == _VERSION and prediction.pop("of", None) == _state(
         record, mpp
@@ -176,7 +178,7 @@ def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> P
     except (ValueError, OSError) as error:
         # Without it, the next request computes both files again.
         _file(folder, record, "json").unlink(missing_ok=True)
-        raise ValueError(f"{error}: open the image once more, and it is made anew") from error
+        raise ValueError(f"{error}: open the image again to compute a new map") from error
 
 
 def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
@@ -280,8 +282,8 @@ class MapDifference:
         if set(first.classes) != set(second.classes):
             names = [" / ".join(each.classes) for each in (first, second)]
             raise ValueError(
-                f"the two models tell other classes apart ({names[0]}, and {names[1]}): their "
-                "difference means nothing. Look at them side by side"
+                f"the two models have different classes ({names[0]}, and {names[1]}): their "
+                "difference is not defined. Compare the maps side by side"
             )
         order = np.array([first.classes.index(name) for name in second.classes], np.int16)
         nearest = _nearest_classes(first, second)
@@ -493,7 +495,7 @@ def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArra
     factor = 2 ** (count - 1 - level) if 0 <= level < count else 0
     x, y = column * TILE_SIDE * factor, row * TILE_SIDE * factor
     if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):
-        raise KeyError("there is no such tile")
+        raise KeyError("the tile does not exist")
     width, height = (
         min(TILE_SIDE * factor, side - start)
         for side, start in zip(source.size, (x, y), strict=True)

@@ -65,22 +65,20 @@ def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
     if kind.images == dataset.id:
         return []
     source = "comes from a file" if kind.is_file else "was trained on other images"
-    warnings = [
-        f"This model {source} ({kind.name}): how good it is on these has not been measured."
-    ]
+    warnings = [f"This model {source} ({kind.name}): its accuracy on these images is unknown."]
     if kind.tuning:
         warnings.append(f"Its decision was changed after training: {kind.tuning}.")
     labels = dataset.manifest.classes
     unknown = [name for name in labels if name not in kind.classes]
     if unknown:
         warnings.append(
-            f"These images are labelled {_joined(labels)}; the model only knows "
-            f"{_joined(kind.classes)}, and calls every patch one of these."
+            f"These images are labelled {_joined(labels)}; the classes of the model are "
+            f"{_joined(kind.classes)}, and every patch gets one of these."
         )
     if kind.mpp is None:
         warnings.append(
-            "The model does not know the pixel size of the images that it learnt from: nothing "
-            "tells whether cells have the same size here."
+            "The pixel size of the training images of the model is unknown: cells may have "
+            "another size in these images."
         )
     return warnings
 
@@ -90,17 +88,18 @@ def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
     descriptions = []
     if set(one.classes) != set(other.classes):
         descriptions.append(
-            f"They tell other classes apart: {_joined(one.classes)}, and {_joined(other.classes)}."
+            f"The models have different classes: {_joined(one.classes)}, and "
+            f"{_joined(other.classes)}."
         )
     if one.images != other.images:
-        descriptions.append("They were not trained on the same images, as far as is known here.")
+        descriptions.append("The models were probably trained on different images.")
     if one.mpp != other.mpp:
         descriptions.append(
-            f"They work at other pixel sizes: {_mpp_text(one)}, and {_mpp_text(other)}."
+            f"The models work at different pixel sizes: {_mpp_text(one)}, and {_mpp_text(other)}."
         )
     if (one.features, one.patch_px) != (other.features, other.patch_px):
         descriptions.append(
-            f"They see patches in other ways: {one.features} of {one.patch_px} pixels, and "
+            f"The models use different patches: {one.features} of {one.patch_px} pixels, and "
             f"{other.features} of {other.patch_px}."
         )
     return descriptions
@@ -111,7 +110,7 @@ def _joined(names: list[str] | tuple[str, ...]) -> str:
 
 
 def _mpp_text(kind: ModelProfile) -> str:
-    return "not known" if kind.mpp is None else f"{kind.mpp:g} µm"
+    return "unknown" if kind.mpp is None else f"{kind.mpp:g} µm"
 
 
 # --- imported models ------------------------------------------------------------------------------
@@ -133,11 +132,12 @@ def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: 
     """
     path = folders.find(place, inside)
     if path.suffix.lower() != SUFFIX or not path.is_file():
-        raise ValueError(f"{path.name}: is no model; files of models end in {SUFFIX}")
+        raise ValueError(f"{path.name}: is not a model. Model files end in {SUFFIX}")
     if path.stat().st_size > _MAX_BYTES:
         max_megabytes = _MAX_BYTES // 2**20
         raise ValueError(
-            f"{path.name}: is larger than {max_megabytes} MB, more than the page opens"
+            f"{path.name}: is larger than {max_megabytes} MB, the maximum on this page. Use the "
+            "command line"
         )
     job = Job(user.folder / "jobs" / short_id(repr(file_key(path))))
     with _IMPORT_LOCK:

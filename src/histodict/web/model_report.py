@@ -21,6 +21,7 @@ from ..explain.patch_sample import PatchSample
 from ..images.pixel_size import PixelSize, size_warnings
 from ..metrics.intervals import (
     MIN_PATIENTS,
+    few_patients_warning,
     Metric,
     Proportion,
     bootstrap_interval,
@@ -31,7 +32,7 @@ from ..metrics.intervals import (
 from ..metrics.scores import balanced_accuracy, roc_curve, sensitivity, specificity
 from ..model_selection.protocols import Repeat
 from ..models import Model
-from ..models.predictions import Prediction, region_rings
+from ..models.predictions import Prediction, describe_label, region_rings
 from ..patches.rendering import atom_mosaics, draw_overlay, jpeg_data_uri
 from ..reports.atoms_page import AtomReportData, atom_rows
 from ..reports.evaluation_tables import SummaryRow
@@ -68,15 +69,16 @@ def figures(classes: Sequence[str], rows: Rows, min_patches: float | None = None
     """
     proportions = {name: fraction for name in classes if (fraction := _fraction(name, rows))}
     known = [proportions[name] for name in classes if name in proportions]
+    of_classes = [row for row in rows if row["label"] in classes]
     # Images of unknown classes count in the mean; their predictions are always wrong.
     has_all_classes = {row["label"] for row in rows} == set(classes)
     balanced = mean_interval(known) if has_all_classes else None
     return {
         "classes": [_figure_of_class(name, fraction) for name, fraction in proportions.items()],
         "balanced": None if balanced is None else _range(*balanced),
-        "few": [
-            name for name, fraction in proportions.items() if fraction.n_patients < MIN_PATIENTS
-        ],
+        "few_patients": few_patients_warning(
+            (row["label"] for row in of_classes), (row["patient"] for row in of_classes)
+        ),
         "overlap": {} if min_patches is None else _overlaps(rows, min_patches),
     }
 
@@ -130,7 +132,7 @@ def _bootstrap(metric: Metric, repeat: Repeat) -> Range | None:
 def describe_range(interval: Range | None) -> str:
     """Describe an interval, or its absence."""
     if interval is None:
-        return "no interval can be given"
+        return "no interval, too few patients"
     return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
 
 
@@ -151,13 +153,13 @@ def difference(rows: Sequence[Compared], patients: Sequence[str]) -> Difference 
 
 
 _N_EXAMPLES = 6
-_UNTESTED = "nobody: how good it is, is not known"
+_UNTESTED = "none: the accuracy is unknown"
 _USAGE: dict[CorrectionStatus, str] = {
-    "learnt": "learnt from",
-    "truth": "of what tested images truly are",
-    "unused": "not learnt from, as the patient was kept for testing",
-    "left out": "leaving images out",
-    "gone": "of images that are gone",
+    "learnt": "used for training",
+    "truth": "used as true labels of test images",
+    "unused": "not used, as the patient is in the test set",
+    "left out": "excluded images",
+    "gone": "of missing images",
 }
 _N_ATOMS = 8  # of each class, shown with the patches that use them
 
@@ -174,15 +176,14 @@ def model_card(
     card = dict(describe_model(header)) | {
         "Decision": model.describe_decision(),
         "Changed after training": describe_tuning(model.training_info_),
-        "Tested on": pluralize(n_tested, "other patient") if n_tested else _UNTESTED,
+        "Test set": pluralize(n_tested, "other patient") if n_tested else _UNTESTED,
         "Corrections": _corrections_text(applied_corrections(request)),
     }
     if request["n_shapes"]:
         n_images = request_manifest(request).n_images
-        card["Drawn by the user"] = (
-            f"{pluralize(request['n_shapes'], 'shape')} on {pluralize(n_images, 'image')}, and "
-            "nothing "
-            "else of them was learnt from or tested"
+        card["Annotations"] = (
+            f"{pluralize(request['n_shapes'], 'shape')} on {pluralize(n_images, 'image')}; only "
+            "annotated tissue was used for training and test"
         )
     return [(name, value) for name, value in card.items() if value]
 
@@ -257,7 +258,7 @@ def write_report(
         "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": _few_patients_text(figures(model.class_names_, rows)),
+        "few": figures(model.class_names_, rows)["few_patients"],
         "classes": model.class_names_,
         "card": card,
         "truths": [truth for truth, _ in counts],
@@ -282,8 +283,8 @@ def selection_summary(n_models: int) -> str:
     if n_models < 2:
         return ""
     return (
-        f"{n_models} models were tested on these patients. The score of the best one is too "
-        "optimistic if these scores are used to choose it: test it on further patients"
+        f"{n_models} models were tested on these patients. Choosing the best one by these scores "
+        "makes its score too optimistic. Test it on further patients"
     )
 
 
@@ -306,7 +307,7 @@ def _figures(
     if point is not None and rows:
         scores |= _overlap_figures(model, rows, intervals, point)
     if rows and missing:
-        scores["balanced accuracy: no image was " + " or ".join(missing)] = "not known"
+        scores["balanced accuracy: no test image of class " + " or ".join(missing)] = "not known"
     elif rows:
         name = f"balanced accuracy; {describe_range(intervals['balanced'])}"
         scores[name] = f"{balanced_accuracy(labels, predictions):.2f}"
@@ -317,34 +318,17 @@ def _figures(
             describe_range(figure["interval"]) for figure in intervals["classes"]
         )
         value = sensitivity(labels, predictions, positive=classes[1])
-        scores[f"sensitivity: of {classes[1]} found; {positive_interval}"] = f"{value:.2f}"
+        scores[f"sensitivity for {classes[1]}; {positive_interval}"] = f"{value:.2f}"
         value = specificity(labels, predictions, positive=classes[1])
-        scores[f"specificity: of the others not called {classes[1]}; {other_interval}"] = (
-            f"{value:.2f}"
-        )
+        scores[f"specificity for {classes[1]}; {other_interval}"] = f"{value:.2f}"
     n_patients = pluralize(len({row["patient"] for row in rows}), "patient")
-    name = f"images of {n_patients} it never saw" if rows else "images of patients it never saw"
+    name = f"images of {n_patients} not used for training" if rows else "images of unseen patients"
     scores[f"images of {n_patients}: {NOTE}" if is_tuned else name] = len(rows)
     return [{"name": name, "value": value} for name, value in scores.items()]
 
 
 def _predicted(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
-
-
-def _few_patients_text(scores: Figures) -> str:
-    """Return a warning about classes with too few patients; empty if there are none."""
-    short_classes = [figure for figure in scores["classes"] if figure["name"] in scores["few"]]
-    if not short_classes:
-        return ""
-    counts = " and ".join(
-        f"{pluralize(figure['n_patients'], 'patient')} with {figure['name']}"
-        for figure in short_classes
-    )
-    return (
-        f"Tested on only {counts}: too few to estimate the accuracy on other patients or to give "
-        f"an interval. Test on at least {MIN_PATIENTS} patients of each class"
-    )
 
 
 def _overlap_figures(
@@ -421,7 +405,7 @@ def top_atom_patches(
 
 def training_name(learn: Manifest, record: ImageRecord) -> str:
     """Return the name of a training image; marked rectangles share one name."""
-    return learn.name(record) if record.path.is_relative_to(learn.root) else "a marked region"
+    return learn.name(record) if record.path.is_relative_to(learn.root) else "an annotated region"
 
 
 def _examples(
@@ -435,7 +419,14 @@ def _examples(
         prediction = stored.prediction(row["image"], model)
         assert prediction.patch_map is not None
         overlay = draw_overlay(prediction.patch_map, prediction.summary(), region_rings(prediction))
-        shown.append(row | {"uri": jpeg_data_uri(overlay), "right": row["answer"] == row["label"]})
+        shown.append(
+            row
+            | {
+                "uri": jpeg_data_uri(overlay),
+                "right": row["answer"] == row["label"],
+                "answer": describe_label(row["answer"], prediction.label != prediction.top_label),
+            }
+        )
     return shown
 
 

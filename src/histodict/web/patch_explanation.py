@@ -85,11 +85,11 @@ def explain(
         "side": grid.patch_side,
     }
     if predicted == NO_TISSUE:
-        message = f"{NO_TISSUE_HERE}. Patches without tissue are left out."
+        message = f"{NO_TISSUE_HERE}. Patches without tissue are excluded."
         if prepared_image.quality is not None and not prepared_image.quality.is_usable(
             *centre_of(patch_map, row, column)
         ):
-            message = "This tissue is not judged: it is blurred, folded or under pen marks."
+            message = "This tissue is excluded: it is blurred, folded or under pen marks."
         return patch_fields | {"winner": None, "words": message}
     patches = model.model_
     patch = grid.read(prepared_image, slice(row, row + 1), slice(column, column + 1))
@@ -129,11 +129,11 @@ def _text(names: list[str], predicted: int, distances: NDArray[np.float64], resi
     best, second = np.argsort(distances)[:2].tolist()
     least, next_distance = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
     if residual and distances[best] == distances[second]:
-        message = "No building block fits this patch: it speaks for no class."
+        message = "No atom fits this patch: it has no predicted class."
     elif residual:
         message = (
-            f"Building blocks of {names[best]} rebuild this patch best: they leave {least} of it "
-            f"over, those of {names[second]} {next_distance}."
+            f"Atoms of {names[best]} reconstruct this patch best: their residual is {least}, "
+            f"that of {names[second]} {next_distance}."
         )
     else:
         message = (
@@ -142,8 +142,8 @@ def _text(names: list[str], predicted: int, distances: NDArray[np.float64], resi
         )
     if predicted != best:
         message += (
-            f" On the map, though, it counts as {names[predicted]}: there a patch is judged as the "
-            "image is, from where the model draws its line, and may be judged with its neighbours."
+            f" The map shows it as {names[predicted]}, because the map applies the decision "
+            "threshold of the image and may smooth over neighbouring patches."
         )
     return message
 

@@ -109,7 +109,7 @@ class ConcurrencyLimits:
 _MAX_BYTES = 64 * 1024  # of a JSON body
 _TOO_LARGE = (
     "the file is too large: export fewer objects",
-    "the request is too large: files are not uploaded, they are opened",
+    "the request is too large: open files from the data folders instead of uploading them",
 )
 _STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _INDEX = re.compile("[0-9]{1,9}")
@@ -198,7 +198,7 @@ class ApiRequest:
         name, kind = parameter.name.rstrip("_"), parameter.annotation
         if name in self.parts:  # an index
             if not _INDEX.fullmatch(self.parts[name]):
-                raise KeyError(f"there is no such {name}")
+                raise KeyError(f"the {name} does not exist")
             return int(self.parts[name])
         value = {**self.query, **self.body}.get(name, parameter.default)
         if value is Parameter.empty:
@@ -320,7 +320,7 @@ def endpoint(
         except (KeyError, ValueError, OSError, MemoryError) as error:
             return _error_response(error)
         except ClientDisconnect:
-            return _error_response(ValueError("the request broke off"))
+            return _error_response(ValueError("the request was interrupted"))
 
     return respond
 

@@ -98,13 +98,13 @@ class Figures(TypedDict):
     ----------
     classes : counts and intervals per class
     balanced : interval of the balanced accuracy
-    few : classes with too few patients for an interval
+    few_patients : warning about classes with few patients; empty if there are none
     overlap : intervals of Dice and IoU, for models that find regions
     """
 
     classes: list[ClassFigure]
     balanced: Range | None
-    few: list[str]
+    few_patients: str
     overlap: dict[str, Range | None]
 
 

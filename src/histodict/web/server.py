@@ -114,12 +114,14 @@ class AuthMiddleware:
         """Set the user of the request and return None, or return the response of a refusal."""
         host = _HOST.fullmatch(request.headers.get("host", ""))
         if host is None:
-            return PlainTextResponse("the request does not say which server it is for", 400)
+            return PlainTextResponse("the request has no Host header", 400)
         name = str(host[1] or host[2]).lower()
         if not self._is_open and name not in LOCAL_NAMES:
-            return PlainTextResponse("this server answers to 127.0.0.1 and localhost only", 403)
+            return PlainTextResponse(
+                "this server accepts requests to 127.0.0.1 and localhost only", 403
+            )
         if request.method not in ("GET", "HEAD") and not _is_same_origin(request.headers):
-            return PlainTextResponse("changes are made from histodict's own pages", 403)
+            return PlainTextResponse("changes are accepted from the pages of histodict only", 403)
         # Cookies are shared between ports: servers on one machine must not overwrite each other's.
         cookie = f"histodict-{int(host[3] or 80)}"
         request.state.user = self._user_with_token(request.cookies.get(cookie, ""))

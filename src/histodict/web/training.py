@@ -17,14 +17,13 @@ from .datasets import Dataset, describe_positive_class, relabelled_manifest, tra
 
 # Presets that the page offers.
 PRESET_LABELS = {
-    "quick": "Quick look: few building blocks, a minute or less",
-    "default": "The best there is here: several views of the tissue decide together, and say how "
-    "sure they are",
-    "fast": "One dictionary of pixels for each class",
-    "pixels": "Several views of pixels alone, without a pretrained network",
-    "embeddings": "One dictionary of what a pretrained network sees; needs PyTorch",
-    "paper": "As published: 20 x 20 pixel patches, 10,000 of each class; slow",
-    "regions": "Regions: neighbouring patches are judged together",
+    "quick": "Quick: few atoms, a minute or less",
+    "default": "Most accurate: an ensemble with calibrated probabilities",
+    "fast": "One pixel dictionary per class",
+    "pixels": "Ensemble of pixel dictionaries, without a pretrained encoder",
+    "embeddings": "One dictionary on features of a pretrained encoder; needs PyTorch",
+    "paper": "As published: 20 x 20 pixel patches, 10,000 per class; slow",
+    "regions": "Regions: predictions are smoothed over neighbouring patches",
 }
 # Presets of the page alone: the preset of the package that they change, and the changes.
 _CHANGED = {
@@ -136,7 +135,8 @@ def _check_remaining(manifest: Manifest, test_patients: Collection[str]) -> None
     missing = [name for name in manifest.classes if name not in remaining]
     if test_patients and missing:
         raise ValueError(
-            f"all images with {missing[0]} would be kept for testing: leave one to learn from"
+            f"all images with class {missing[0]} are in the test set. Leave at least one patient "
+            "for training"
         )
 
 
@@ -145,8 +145,8 @@ def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
     found = describe_positive_class(manifest.classes, dataset.about.positive)
     if found is not None and found["how"] == "unknown":
         raise ValueError(
-            f"say first which class is to be found, {' or '.join(manifest.classes)}: misses, false "
-            "alarms and colours go by it, and the names do not tell"
+            f"choose the positive class, {' or '.join(manifest.classes)}: it defines sensitivity "
+            "and specificity, and cannot be guessed from the names"
         )
 
 
@@ -155,7 +155,7 @@ def request_manifest(request: Mapping[str, Any]) -> Manifest:
     try:
         records = tuple(map(_record, request["records"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the list of this training's images is damaged ({error})") from error
+        raise ValueError(f"the image list of this training is damaged ({error})") from error
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 

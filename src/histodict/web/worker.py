@@ -136,7 +136,7 @@ def _saved_model(job: Job) -> Model | None:
     try:
         return load_model(job.model_file)
     except ModelFileError as error:
-        warnings.warn(f"{error}; it is trained anew", stacklevel=2)
+        warnings.warn(f"{error}. The model is trained again", stacklevel=2)
         return None
 
 

@@ -59,7 +59,7 @@ def read_json(path: Path, kind: Kind = object) -> Any:
     except (OSError, ValueError) as error:
         raise damaged_file_error(path, shorten(error)) from error
     if not isinstance(content, kind):
-        raise damaged_file_error(path, f"it holds a {type(content).__name__}")
+        raise damaged_file_error(path, f"it contains a {type(content).__name__}")
     return content
 
 
@@ -85,7 +85,7 @@ def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
 
 def damaged_file_error(path: Path, reason: str) -> DamagedFileError:
     """Return the error for a damaged file."""
-    return DamagedFileError(f"{path}: is damaged ({reason}); restore it, or remove it")
+    return DamagedFileError(f"{path}: is damaged ({reason}). Restore or remove it")
 
 
 @cache
@@ -120,9 +120,7 @@ class UserWorkspace:
     def of(cls, workspace: Path, name: str) -> UserWorkspace:
         """Return the workspace of a user, created if needed."""
         if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"the user name {name!r} is not possible: use small letters, digits, - and _"
-            )
+            raise ValueError(f"invalid user name {name!r}: use lower-case letters, digits, - and _")
         folder = workspace.resolve() / "users" / name
         for part in ("data", "jobs"):
             (folder / part).mkdir(parents=True, exist_ok=True)
@@ -183,7 +181,7 @@ class DataFolders:
         self._hidden = [folder.resolve() for folder in hidden]
         for folder in self.folders:
             if not folder.is_dir():
-                raise ValueError(f"{folder}: there is no such folder")
+                raise ValueError(f"{folder}: no such folder")
 
     def check(self, path: Path) -> Path:
         """Return the resolved path of a file; raise ForbiddenFileError if it lies outside."""
@@ -225,10 +223,10 @@ class DataFolders:
     def find(self, place: int, inside: str) -> Path:
         """Return the resolved path of a file or folder below the folder of this index."""
         if not 0 <= place < len(self.folders) or "\0" in inside:
-            raise ForbiddenFileError("there is no such data folder")
+            raise ForbiddenFileError("the data folder does not exist")
         resolved = self.check(self.folders[place] / inside)
         if not resolved.exists():
-            raise FileNotFoundError(f"{inside}: there is no such file or folder")
+            raise FileNotFoundError(f"{inside}: no such file or folder")
         return resolved
 
     def locate(self, path: Path) -> tuple[int, str]:
@@ -299,13 +297,14 @@ def _lock(descriptor: int, workspace: Path) -> None:
     except BlockingIOError as error:
         raise WorkspaceInUseError(
             f"{workspace}: another server uses this workspace{_describe_server(descriptor)}. Use "
-            "that one, or stop it first. For a second server give another --workspace: two on one "
-            "workspace would overwrite each other's work"
+            "that server, or stop it first. A second server needs another --workspace, as two "
+            "servers would overwrite each other's files"
         ) from error
     except OSError as error:
         message = (
-            f"{workspace}: this file system cannot lock files ({shorten(error)}): make sure that "
-            "no other server uses this workspace, as they would overwrite each other's work"
+            f"{workspace}: this file system cannot lock files ({shorten(error)}). Make sure that "
+            "no other server uses this workspace, as two servers would overwrite each other's "
+            "files"
         )
         print(f"Warning: {message}", file=sys.stderr, flush=True)
 
@@ -318,4 +317,4 @@ def _describe_server(descriptor: int) -> str:
         is_here = server["machine"] == platform.node()
         return address if is_here else f"{address} on the machine {server['machine']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return ", which is just starting"
+        return ", which is starting"

@@ -72,14 +72,14 @@ class BrushStroke:
         """Return the stroke of a request body; raise ValueError if it is invalid."""
         tool, points = body.get("tool"), body.get("points")
         if not isinstance(tool, str) or tool not in TOOLS:
-            raise ValueError(f"a tool is one of {', '.join(sorted(TOOLS))}")
+            raise ValueError(f"the tool must be one of {', '.join(sorted(TOOLS))}")
         if not isinstance(points, list) or not 0 < len(points) <= _MAX_POINTS:
-            raise ValueError(f"a stroke has from 1 to {_MAX_POINTS} points")
+            raise ValueError(f"a stroke must have 1 to {_MAX_POINTS} points")
         if not all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in points):
-            raise ValueError("a point is two numbers, x and y")
+            raise ValueError("a point must be two numbers, x and y")
         radius = body.get("radius", 1.0)
         if not _finite(radius) or not 0.5 <= radius <= 1e5:
-            raise ValueError("a radius is a number of pixels from 0.5 to 100000")
+            raise ValueError("the radius must be between 0.5 and 100000 pixels")
         return cls(str(tool), np.array(points, float), float(radius))
 
     def polygons(self, size: Size) -> list[Polygon]:
@@ -131,7 +131,7 @@ def draw(
     """Add the shape of a stroke or, with the eraser, subtract it from the shapes below."""
     polygons = stroke.polygons(size)
     if not polygons:
-        raise ValueError("nothing of this lies on the image, or it has no area: draw it larger")
+        raise ValueError("the shape lies outside the image or has no area: draw it larger")
 
     def change(store: AnnotationStore) -> AnnotationStore:
         erases = stroke.tool == ERASER
@@ -141,7 +141,7 @@ def draw(
         if not erases:
             added.append(shape_of(str(class_id), stroke.tool, polygons))
         elif not removed:
-            raise ValueError("there is nothing to rub out here")
+            raise ValueError("there is nothing to erase here")
         return store.changed(removed, added)
 
     return _apply_change(dataset, image, change)
@@ -200,7 +200,7 @@ def import_annotations(
         ids = {name: next(c.id for c in classes if is_called(c, name)) for name in imported.names}
         shapes = [shape_of(ids[name], "file", polygons) for name, polygons in imported.shapes(size)]
         if not shapes:
-            raise ValueError("the file holds no outline that has an area on this image")
+            raise ValueError("the file has no outline with an area on this image")
         store = AnnotationStore.read(dataset.folder, image).changed([], shapes)
         _write_classes(dataset.folder, classes)  # before the shapes, which refer to them
         store.write(dataset.folder, image)
@@ -244,7 +244,9 @@ def _without_class(
         for shape in image_store.shapes
     )
     if n_shapes:
-        raise ValueError(f"{pluralize(n_shapes, 'shape')} of {removed.name!r}: remove these first")
+        raise ValueError(
+            f"{pluralize(n_shapes, 'shape')} of {removed.name!r}: remove its shapes first"
+        )
     for image, store in stores.items():
         if removed.id in store.labels:
             _clear_history(dataset, image, store)
@@ -256,10 +258,7 @@ def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None
     AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 
-TOO_FEW = (
-    "nothing to learn from yet: draw something of two classes at least, such as the tissue you "
-    "look for and any other"
-)
+TOO_FEW = "no training data yet: annotate at least two classes, for example tumour and other tissue"
 
 
 def known_labels_manifest(dataset: Dataset) -> Manifest:

@@ -69,7 +69,7 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
         return []
     polygon = [outer, *(hole for hole in holes if len(hole) > 2)]
     if sum(map(count_intersections, polygon)) > MAX_INTERSECTIONS:
-        raise ValueError("the line crosses itself too often: draw a simpler one")
+        raise ValueError("the outline crosses itself too often: draw a simpler one")
     low, high = box_of([polygon])
     geometry = shapely.Polygon(outer, polygon[1:])
     if (low >= 0).all() and (high <= size).all() and geometry.is_valid:
@@ -170,7 +170,7 @@ def read_classes(folder: Path) -> list[AnnotationClass]:
     try:
         classes = [AnnotationClass(**row) for row in rows]
         if not all(is_id(c.id) and _COLOUR.fullmatch(c.colour) and c.name for c in classes):
-            raise TypeError("a class is not whole")
+            raise TypeError("a class is incomplete")
     except TypeError as error:
         raise damaged_file_error(path, str(error)) from error
     return classes
@@ -191,7 +191,7 @@ def class_named(classes: Sequence[AnnotationClass], class_id: object) -> Annotat
     for class_ in classes:
         if class_.id == class_id:
             return class_
-    raise KeyError("there is no such class: it may have been removed meanwhile")
+    raise KeyError("the class does not exist; it may have been removed. Reload the page")
 
 
 def with_class(
@@ -199,7 +199,7 @@ def with_class(
 ) -> list[AnnotationClass]:
     """Return the classes and a new one, by default in the first unused colour."""
     if len(classes) >= _MAX_CLASSES:
-        raise ValueError(f"there can be {_MAX_CLASSES} classes at most")
+        raise ValueError(f"the maximum is {_MAX_CLASSES} classes. Remove a class first")
     free = _free_colour(classes) if colour is None else _checked_colour(colour)
     return [*classes, AnnotationClass(new_id(), _checked_name(name, classes), free)]
 
@@ -227,25 +227,25 @@ def _normalized_name(name: str) -> str:
 
 def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
-        raise ValueError("a class needs a name")
+        raise ValueError("the name of the class is empty")
     text = _normalized_name(name)
     if not 0 < len(text) <= _MAX_NAME:
-        raise ValueError(f"a class's name has from 1 to {_MAX_NAME} letters")
+        raise ValueError(f"the name of a class must have 1 to {_MAX_NAME} characters")
     invalid = [
         letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")
     ]
     if invalid:
-        raise ValueError(f"a class's name cannot hold {invalid[0]!a}: it could not be read")
+        raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
     for other in others:
         if is_called(other, text):
-            raise ValueError(f"there is a class {other.name!r} already: take another name")
+            raise ValueError(f"the class {other.name!r} already exists: choose another name")
     return text
 
 
 def _checked_colour(colour: object) -> str:
     text = str(colour).lower()
     if not _COLOUR.fullmatch(text):
-        raise ValueError("a colour is written as #rrggbb")
+        raise ValueError("the colour must have the form #rrggbb")
     return text
 
 
@@ -311,10 +311,10 @@ class AnnotationStore:
         content = read_fields(path, _FIELDS)
         changes = [*content["done"], *content["undone"]]
         if not all(isinstance(c, list) and len(c) == 2 for c in changes):
-            raise damaged_file_error(path, "a change is not whole")
+            raise damaged_file_error(path, "a change is incomplete")
         shapes = [content["shapes"], *(part for change in changes for part in change)]
         if not all(isinstance(s, dict) and set(s) >= _SHAPE for part in shapes for s in part):
-            raise damaged_file_error(path, "a shape is not whole")
+            raise damaged_file_error(path, "a shape is incomplete")
         done, undone = ([(old, new) for old, new in content[name]] for name in ("done", "undone"))
         return cls(content["shapes"], done, undone)
 
@@ -333,7 +333,7 @@ class AnnotationStore:
     def undo(self) -> AnnotationStore:
         """Return the annotations before the last change."""
         if not self.done:
-            raise ValueError("there is nothing to take back")
+            raise ValueError("there is nothing to undo")
         *done, (removed, added) = self.done
         shapes = _apply(self.shapes, (added, removed))
         return AnnotationStore(shapes, done, [*self.undone, (removed, added)])
@@ -341,7 +341,7 @@ class AnnotationStore:
     def redo(self) -> AnnotationStore:
         """Return the annotations with the last undone change."""
         if not self.undone:
-            raise ValueError("there is nothing to do again")
+            raise ValueError("there is nothing to redo")
         *undone, change = self.undone
         return AnnotationStore(_apply(self.shapes, change), [*self.done, change], undone)
 
@@ -350,7 +350,7 @@ class AnnotationStore:
         for shape in self.shapes:
             if shape["id"] == shape_id:
                 return shape
-        raise KeyError("there is no such shape: it may have been removed meanwhile")
+        raise KeyError("the shape does not exist; it may have been removed. Reload the page")
 
     @property
     def labels(self) -> set[str]:
@@ -361,7 +361,7 @@ class AnnotationStore:
 
 def _file(folder: Path, image: str) -> Path:
     if not is_id(image):  # it becomes part of a path
-        raise KeyError("there is no such image")
+        raise KeyError("the image does not exist")
     return folder / "sheets" / f"{image}.json"
 
 
@@ -468,8 +468,7 @@ def _check_crossings(path: Path, imported: Annotations) -> None:
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "
-            "fill: "
-            "simplify them in the program that drew them, or export fewer"
+            "fill: simplify them in the program they come from, or export fewer"
         )
 
 
@@ -515,7 +514,7 @@ def _feature(shape: Shape, class_: AnnotationClass) -> dict[str, Any]:
         "properties": {
             "objectType": "annotation",
             "classification": {"name": class_.name, "color": class_.rgb},
-            "metadata": {"drawn with": shape["tool"]},
+            "metadata": {"annotated with": shape["tool"]},
         },
     }
 

@@ -128,8 +128,8 @@ def _check_bare(call: ApiRequest) -> None:
     """Refuse labelled images, because training ignores their annotations."""
     if call.dataset.is_labelled:
         raise ValueError(
-            "these images have labels or masks, and are learnt from by these: open them to be "
-            "drawn on, which leaves that aside"
+            "these images have labels or masks, which are used for training. To annotate them, "
+            "open them without labels"
         )
 
 

@@ -100,7 +100,7 @@ def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
 def _results(call: ApiRequest) -> dict[str, Any]:
     results = call.job.results()
     if results is None:
-        raise KeyError("this training has no results yet")
+        raise KeyError("the training has no results yet")
     return results
 
 
@@ -123,7 +123,7 @@ def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
 def _atoms_of(call: ApiRequest, atom: int) -> AtomTable:
     atoms = call.trained.model.model_.atoms()
     if atoms is None or not atom < len(atoms.D):
-        raise KeyError("there is no such atom")
+        raise KeyError("the atom does not exist")
     return atoms
 
 
@@ -137,7 +137,7 @@ def atom_image(call: ApiRequest, *, atom: int) -> Response:
         return image_response(data, "png")
     patches = gallery.top_patches(atom, 1) if gallery is not None else []
     if not patches:
-        raise KeyError("no kept patch uses this atom")
+        raise KeyError("no stored patch uses this atom")
     return image_response(encode_jpeg(_training_pixels(call, patches[0][0], 1), 90))
 
 
@@ -157,7 +157,7 @@ def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
     """Return the stored training patches and the training images."""
     gallery = call.trained.gallery
     if gallery is None:
-        raise KeyError("this method looks at the image as a whole: it kept no training patches")
+        raise KeyError("this method uses whole images and has no training patches")
     return gallery, call.learn_and_test()[0]
 
 
@@ -178,7 +178,7 @@ def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uin
     """Return the square around a training patch, this many times as wide."""
     gallery, learn = gallery_and_images(call)
     if not 0 <= patch < len(gallery.images):
-        raise KeyError("there is no such training patch")
+        raise KeyError("the training patch does not exist")
     record = learn.records[int(gallery.images[patch])]
     _check_path(call, record)
     corner, width = square_around(gallery, patch, times)

@@ -93,8 +93,8 @@ def start(
     earlier = find_job(call.user, parent) if parent else None
     if earlier and earlier.request["data"] != dataset.id:
         raise ValueError(
-            f"that model was trained on other images ({earlier.name}): train {dataset.source.name} "
-            "by itself, on the training page"
+            f"the model was trained on other images ({earlier.name}). Train on "
+            f"{dataset.source.name} separately, on the training page"
         )
     if earlier:
         training = TrainingRequest.from_request(earlier.request)
@@ -160,7 +160,7 @@ def _check_setting(name: str, text: str) -> None:
     except ValueError:
         return  # not a number
     if is_too_large:
-        raise ValueError(f"{name}={text[:40]}: that is too large")
+        raise ValueError(f"{name}={text[:40]}: the value is too large")
 
 
 def watch(call: ApiRequest) -> dict[str, Any]:
@@ -186,10 +186,10 @@ def _text(job: Job) -> str:
         parts += [f"{recipe['patch_px']} pixel patches", f"{recipe['patches_per_class']} per class"]
     parts += [f"{name} {value}" for name, value in recipe["method_parameters"].items()]
     n_tested = len(request["test_patients"])
-    tested = f"{n_tested} patient{'' if n_tested == 1 else 's'} kept for testing"
+    tested = f"{n_tested} patient{'' if n_tested == 1 else 's'} in the test set"
     excluded = excluded_image_names(job)
     return ", ".join(
-        [*parts, tested, *([f"{len(excluded)} unreadable left out"] if excluded else [])]
+        [*parts, tested, *([f"{len(excluded)} unreadable excluded"] if excluded else [])]
     )
 
 
@@ -277,7 +277,7 @@ def cancel(call: ApiRequest) -> dict[str, Any]:
 def _job_with_worker(call: ApiRequest) -> Job:
     """Return the job of the request; raise ValueError for an imported model."""
     if call.job.summary["kind"] == IMPORTED:
-        raise ValueError("a model from a file is not trained here")
+        raise ValueError("a model from a file cannot be resumed here")
     return call.job
 
 
@@ -300,7 +300,7 @@ def delete(call: ApiRequest) -> dict[str, Any]:
     """Delete a training with its results and the maps that wait for its model."""
     job = call.job
     if job.state()["state"] in ACTIVE:
-        raise ValueError("it is still at work: cancel it first")
+        raise ValueError("the training is running: cancel it first")
     maps = (other for other in all_jobs(call.user) if other.summary["model"] == str(job.model_file))
     for other in [*maps, job]:
         call.context.queue.drop(other)

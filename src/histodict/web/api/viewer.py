@@ -195,7 +195,7 @@ def draw(call: ApiRequest, *, only: int = -1) -> Response:
     def render() -> bytes:
         patch_map = displayed_map(call)
         if only >= patch_map.n_classes:
-            raise KeyError("there is no such class")
+            raise KeyError("the class does not exist")
         return encode_png(map_image(patch_map, only if only >= 0 else None, colours))
 
     colours = call.dataset.colours
@@ -209,7 +209,7 @@ def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
     def render() -> bytes:
         patch_map = displayed_map(call)
         if not 0 <= class_ < patch_map.n_classes:
-            raise KeyError("there is no such class")
+            raise KeyError("the class does not exist")
         return json.dumps({"rings": outlines(patch_map, class_, least)}).encode()
 
     data = call.rendered(_map_key(call, "outlines", class_, least), render)
@@ -245,7 +245,7 @@ def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
 def _class_name(index: int, classes: tuple[str, ...]) -> str | None:
     """Return the name of the only class to show; None for all classes."""
     if index >= len(classes):
-        raise KeyError("there is no such class")
+        raise KeyError("the class does not exist")
     return classes[index] if index >= 0 else None
 
 

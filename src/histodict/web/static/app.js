@@ -11,7 +11,7 @@ const PAGES = {
   data: { name: "Data", show: showData },
   train: { name: "Train", show: showTrain },
   model: { name: "Model", show: showModel },
-  look: { name: "Look", show: showLook },
+  look: { name: "Viewer", show: showLook },
 };
 const FURTHER = { compare: { name: "Compare", show: showCompare } }; // which other pages lead to
 

@@ -16,10 +16,10 @@ export function curves(values, names) {
   const dots = values.length === 1 ? values[0].map((v, k) => s("circle", { cx: x(0), cy: y(v), r: 4, fill: colourIn(names, names[k]) })) : [];
   const text = (at, v, words, anchor) => s("text", { x: at, y: v, "text-anchor": anchor }, words);
   const drawing = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", id: "objective", role: "img",
-    "aria-label": `Objective of ${values.length} rounds` },
+    "aria-label": `Objective of ${values.length} iterations` },
     axes(left, 10, width - 12, height - bottom), ...lines, ...dots,
     text(left - 6, 16, high.toPrecision(3), "end"), text(left - 6, height - bottom, low.toPrecision(3), "end"),
-    text(width - 12, height - 8, `round ${values.length}`, "end"));
+    text(width - 12, height - 8, `iteration ${values.length}`, "end"));
   const key = names.map((name, k) => h("span", { class: tagOf(name) },
     s("svg", { width: 16, height: 10, class: "key" }, s("line", { x1: 0, y1: 5, x2: 16, y2: 5, stroke: colourIn(names, names[k]), "stroke-width": 3 })), name));
   return h("figure", { class: "chart" }, drawing, h("figcaption", {}, key));
@@ -42,11 +42,11 @@ export function roc(points, name, onmove) {
   const knob = s("circle", { r: 9, class: "knob" });
   const text = (at, v, words, more = {}) => s("text", { x: at, y: v, "text-anchor": "middle", ...more }, words);
   const drawing = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "chart roc", id: "roc", role: "img",
-    "aria-label": `Misses of ${name} against false alarms of ${name}` },
+    "aria-label": `False negative rate of ${name} against false positive rate` },
     axes(left, 10, side - 12, side - bottom),
     s("line", { x1: x(0), y1: y(1), x2: x(1), y2: y(0), stroke: "#8795a1", "stroke-dasharray": "3 4" }),
     s("path", { d: path, fill: "none", stroke: "#0072b2", "stroke-width": 2.5 }),
-    text(x(0.5), side - 6, `false alarms of ${short(name)}`), text(14, y(0.5), `misses of ${short(name)}`, { transform: `rotate(-90 14 ${y(0.5)})` }),
+    text(x(0.5), side - 6, "false positive rate"), text(14, y(0.5), "false negative rate", { transform: `rotate(-90 14 ${y(0.5)})` }),
     ...[0, 0.5, 1].flatMap((v) => [text(x(v), side - bottom + 15, `${v * 100} %`), text(left - 5, y(v) + 4, `${v * 100}`, { "text-anchor": "end" })]),
     knob);
   const pull = (event) => {

@@ -30,11 +30,11 @@ async function ask(url, options) {
   try {
     response = await fetch(url, options);
   } catch {
-    throw new Error("The server does not answer. Is `histodict serve` still running?");
+    throw new Error("No response from the server. Check that `histodict serve` is still running.");
   }
   const body = await response.json().catch(() => null);
-  if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}.`);
-  if (body === null) throw new Error("The server's answer did not arrive whole.");
+  if (!response.ok) throw new Error(body?.error ?? `The server returned status ${response.status}.`);
+  if (body === null) throw new Error("The response of the server is incomplete. Reload the page.");
   return body;
 }
 
@@ -141,15 +141,21 @@ export const coloursNow = () => encodeURIComponent(JSON.stringify([...chosen]));
 /** Of a class among others. */
 export const colourIn = (classes, name) => chosen.get(name) ?? colourOf(classes.indexOf(name));
 
-const ORIGINS = { file: "said by the file", table: "said by the table", command: "given by you", assumed: "assumed: the training images'" };
+const ORIGINS = { file: "from the file", table: "from the table", command: "set by you", assumed: "assumed: that of the training images" };
 
 /** How large a pixel is, and who says so. */
 export function sizeWords(mpp, from) {
-  return mpp === null || mpp === undefined ? "not known" : `${+mpp.toPrecision(4)} µm per pixel, ${ORIGINS[from] ?? from}`;
+  return mpp === null || mpp === undefined ? "unknown" : `${+mpp.toPrecision(4)} µm per pixel, ${ORIGINS[from] ?? from}`;
 }
 
 /** A short name stays in one line with its square, a long one is broken. */
 export const tagOf = (name) => (name.length > 24 ? "tag long" : "tag");
+
+/** The predicted class, marked if the prediction is uncertain (ImagePrediction.is_uncertain). */
+export function predictedTag(classes, { answer, is_uncertain: isUncertain }) {
+  if (answer === null) return "no tissue";
+  return isUncertain ? h("span", {}, "uncertain (best guess: ", classTag(classes, answer), ")") : classTag(classes, answer);
+}
 
 /** A class's name behind a square in its colour. */
 export function classTag(classes, name) {

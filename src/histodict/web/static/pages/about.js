@@ -3,9 +3,9 @@
 import { become, choice, count, get, guarded, h, labelled, pause, post, sizeWords } from "../dom.js";
 
 const HOW = {
-  chosen: () => "As you chose.",
-  "by its name": () => "Guessed from its name: choose the other one if that is wrong.",
-  unknown: () => "The names do not tell: choose which one you look for before you train.",
+  chosen: () => "Chosen by you.",
+  "by its name": () => "Guessed from its name: choose the other class if this is wrong.",
+  unknown: () => "It cannot be guessed from the names: choose the positive class before training.",
 };
 
 /** {element, saved}; `changed(data)` hears what is known now, `saved()` waits until it is stored. */
@@ -29,9 +29,9 @@ function positiveField(data, say) {
   if (!data.positive) return null;
   const { name, how } = data.positive;
   const open = how === "unknown" ? [["", "choose…"]] : []; // else nobody could choose what stands there already
-  const field = labelled("Class to be found", choice([...open, ...data.learn_classes.map((c) => [c, c])], open.length ? "" : name,
+  const field = labelled("Positive class", choice([...open, ...data.learn_classes.map((c) => [c, c])], open.length ? "" : name,
     (positive) => positive && say({ positive }), { id: "positive" }),
-    `${HOW[how]()} ${data.drawn ? "Misses" : "It is drawn in orange, and misses"} and sensitivity are about it.`);
+    `${HOW[how]()} ${data.drawn ? "" : "Shown in orange. "}Sensitivity refers to this class.`);
   if (how === "unknown") field.classList.add("asked");
   return field;
 }
@@ -39,7 +39,7 @@ function positiveField(data, say) {
 function sizeField(data, say) {
   const input = h("input", { type: "text", inputmode: "decimal", id: "mpp", autocomplete: "off", value: data.mpp === null ? "" : String(data.mpp),
     onchange: () => say({ mpp: input.value.trim() === "" ? null : Number(input.value.replace(",", ".")) || input.value }) });
-  return labelled("µm per pixel", input, "Of images of which neither the file nor a table says it; nothing else is changed.");
+  return labelled("µm per pixel", input, "For images whose file and table give no pixel size.");
 }
 
 /** Asks for the check of the images until it is done or `isOver`, and shows what it finds. */
@@ -63,10 +63,10 @@ function checksView(data, checks, choose, leaveOut) {
   const all = [...data.warnings, ...checks.warnings];
   const clean = checks.ready && !all.length && !checks.bad.length && !checks.refused.length;
   return [
-    ...checks.refused.map((text) => h("p", { class: "warning refused" }, h("b", {}, "Cannot be learnt from: "), text)),
+    ...checks.refused.map((text) => h("p", { class: "warning refused" }, h("b", {}, "Training is not possible: "), text)),
     checks.bad.length ? badList(checks.bad, choose, (name) => {
       const image = data.images.find((entry) => entry.name === name);
-      return image ? h("button", { class: "link", onclick: leaveOut(image), "aria-label": `Leave ${name} out` }, "leave out") : "";
+      return image ? h("button", { class: "link", onclick: leaveOut(image), "aria-label": `Exclude ${name}` }, "exclude") : "";
     }) : "",
     ...data.notes.map((text) => h("p", { class: "soft" }, h("b", {}, "Note: "), upper(text))),
     ...all.map((text) => h("p", { class: "warning" }, h("b", {}, "Warning: "), upper(text))),
@@ -80,7 +80,7 @@ function checksView(data, checks, choose, leaveOut) {
 export function badList(bad, choose = null, act = () => "") {
   return h("div", { class: "warning", id: "bad-images" }, h("b", {}, `${count(bad.length, "image")} cannot be read:`),
     h("ul", {}, bad.map(({ name, reason }) => h("li", {}, h("b", {}, name), `: ${reason} `, act(name)))),
-    choose ?? h("span", { class: "soft" }, "Mend them, leave them out, or go on without them when you train."));
+    choose ?? h("span", { class: "soft" }, "Repair or exclude them, or continue without them in the training."));
 }
 
 /** How many images have which size of a pixel. */

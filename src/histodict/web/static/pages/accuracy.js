@@ -17,6 +17,7 @@ function answersAt(model, threshold) {
   const { operating_point: point, images } = model.results;
   return images.filter((row) => row.answer !== null).map((row) => ({
     ...row,
+    is_uncertain: Boolean(row.is_uncertain) && (!point || threshold === point.value),
     answer: point ? model.classes[Number(isPositive(row.value, threshold, point))] : row.answer,
   }));
 }
@@ -42,7 +43,7 @@ export function accuracy(model, point) {
   const show = () => {
     const rows = answersAt(model, point.value);
     const isMoved = given && point.value !== given.value;
-    title.textContent = isMoved ? "Right and wrong at the threshold you chose on these test images" : "How good it is on patients it never saw";
+    title.textContent = isMoved ? "Accuracy at the threshold you chose on these test images" : "Accuracy on unseen patients";
     tuned.replaceChildren(...(isMoved ? [tunedNote(model, given)] : []));
     showFigures(rows, isMoved ? null : model.figures);
     clearTimeout(asking);
@@ -59,22 +60,22 @@ export function accuracy(model, point) {
       chart.place(alarm, miss);
     }
   };
-  const parts = [h("div", {}, h("h3", {}, model.is_detector ? "Right and wrong, by image" : "Right and wrong"), table)];
+  const parts = [h("div", {}, h("h3", {}, model.is_detector ? "Confusion matrix, by image" : "Confusion matrix"), table)];
   const missing = model.classes.filter((name) => !images.some((row) => row.label === name));
   if (missing.length) {
-    parts.push(h("p", { class: "warning", id: "untested" }, `No test image is of the class ${missing.join(" or ")}: `,
-      "the errors on such images are not known, and what is right of the others says little."));
+    parts.push(h("p", { class: "warning", id: "untested" }, `No test image has the class ${missing.join(" or ")}: `,
+      "the error rate on such images is unknown, and the accuracy on the other images is of little use."));
   } else if (given && model.classes.length === 2) {
     const control = slider(model, given, point, show);
     chart = roc(rocPoints(model, given), model.classes[1], control.set);
     position.append(control.element);
-    parts.push(h("div", {}, h("h3", {}, "Where to draw the line"), h("div", { class: "row" }, chart.drawing, position)));
+    parts.push(h("div", {}, h("h3", {}, "Decision threshold"), h("div", { class: "row" }, chart.drawing, position)));
   }
   show();
   return h("section", {}, title, tuned,
     model.selection ? h("p", { class: "soft", id: "selection" }, `${model.selection}.`) : null,
-    images.some(isPart) ? h("p", { class: "soft", id: "parts" }, "Tested on what is drawn alone, one part for each class on an image: nothing is known of the rest of it.") : null,
-    failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} got no answer:`),
+    images.some(isPart) ? h("p", { class: "soft", id: "parts" }, "The test uses annotated tissue only, one part per class and image. The accuracy on other tissue is unknown.") : null,
+    failed.length ? h("div", { class: "warning", id: "failed" }, h("b", {}, `${count(failed.length, "image")} without a prediction:`),
       h("ul", {}, failed.map((row) => h("li", {}, h("b", {}, row.name), `: ${row.failure ?? NO_TISSUE}`)))) : null,
     overlaps, h("div", { class: "row" }, parts), h("h3", {}, "By patient"), patients);
 }
@@ -92,20 +93,20 @@ function tunedNote(model, given) {
   const rows = answersAt(model, given.value);
   const { mean, isWhole } = shareRight(model.classes, rows);
   const right = rows.filter((row) => row.answer === row.label).length;
-  const figure = isWhole ? `${percent(mean)} right on average over the classes${intervalOf(model.figures?.balanced)}` : `${right} of ${rows.length} right`;
+  const figure = isWhole ? `${percent(mean)} balanced accuracy${intervalOf(model.figures?.balanced)}` : `${right} of ${rows.length} correct`;
   return h("div", { class: "warning", id: "tuned" }, h("b", {}, "Tuned on these images; not an estimate for unseen patients. "),
-    `As trained (${SIGNS[given.kind]} = ${given.kind === "patches" ? given.value : given.value.toFixed(3)}): `, h("b", { id: "untuned" }, figure), ". Quote that figure, or test the model on further patients.");
+    `As trained (${SIGNS[given.kind]} = ${given.kind === "patches" ? given.value : given.value.toFixed(3)}): `, h("b", { id: "untuned" }, figure), ". Quote that score, or test the model on further patients.");
 }
 
 function overlapView(model, rows, least, figures) {
   const name = model.classes[1];
   const all = pooled(rows.map((row) => row.overlap), least);
   const words = (share) => (share ? [h("td", {}, share.dice.toFixed(2)), h("td", {}, share.iou.toFixed(2))]
-    : [h("td", { colspan: "2" }, "none there, none found")]);
-  if (rows.some((row) => !row.overlap)) return h("p", { class: "soft" }, "How far its regions overlap with the true ones was not measured: train once more to know.");
-  return h("div", {}, h("h3", {}, `Where ${name} is: overlap with the true regions`),
-    h("p", {}, all ? [h("b", {}, `Dice ${all.dice.toFixed(2)}`), intervalOf(figures?.overlap?.Dice, 1, figures), ", ", h("b", {}, `IoU ${all.iou.toFixed(2)}`), intervalOf(figures?.overlap?.IoU, 1, figures), ` over ${count(rows.length, "image")}: 1 is the same area, 0 nothing in common. `]
-      : "No region is there, and none was found. ", "Patches on tissue are compared with the masks; an image without one counts as all of its class."),
+    : [h("td", { colspan: "2" }, "no region, none found")]);
+  if (rows.some((row) => !row.overlap)) return h("p", { class: "soft" }, "The overlap with the true regions is unknown. Train again to measure it.");
+  return h("div", {}, h("h3", {}, `Regions of ${name}: overlap with the true regions`),
+    h("p", {}, all ? [h("b", {}, `Dice ${all.dice.toFixed(2)}`), intervalOf(figures?.overlap?.Dice, 1, figures), ", ", h("b", {}, `IoU ${all.iou.toFixed(2)}`), intervalOf(figures?.overlap?.IoU, 1, figures), ` over ${count(rows.length, "image")}: 1 is identical, 0 is disjoint. `]
+      : "There are no true regions and none were found. ", "Tissue patches are compared with the masks; an image without mask counts as a single class."),
     h("table", { class: "counts" }, h("tr", {}, h("th", {}, "image"), h("th", {}, "Dice"), h("th", {}, "IoU")),
       rows.map((row) => h("tr", {}, h("td", {}, h("a", { href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` }, row.name.split("/").pop())),
         words(pooled([row.overlap], least))))));
@@ -140,15 +141,15 @@ function confusion(classes, rows, figures) {
   const right = rows.filter((row) => row.answer === row.label).length;
   return h("div", {},
     h("table", { class: "confusion" },
-      h("tr", {}, h("th", {}, "truly ↓  answered →"), classes.map((name) => h("th", {}, classTag(classes, name)))),
+      h("tr", {}, h("th", {}, "true class ↓ / predicted class →"), classes.map((name) => h("th", {}, classTag(classes, name)))),
       truths.map((truth) => h("tr", {}, h("th", {}, classes.includes(truth) ? classTag(classes, truth) : truth || "no label"), classes.map((answer) => {
         const n = cell(truth, answer);
         return h("td", { class: truth === answer ? "hit" : n ? "miss" : "", "data-cell": `${truth}/${answer}` }, String(n));
       })))),
-    isWhole ? h("p", {}, h("b", { id: "balanced" }, percent(mean)), " right, on average over the classes",
+    isWhole ? h("p", {}, h("b", { id: "balanced" }, percent(mean)), " balanced accuracy",
       h("span", { id: "balanced-interval" }, intervalOf(figures?.balanced)), `. ${patientCounts(truths, rows)}`)
-      : h("p", {}, `${right} of ${count(rows.length, unit(rows))} right. ${patientCounts(truths, rows)}`),
-    classes.length === 2 ? found(classes, rows, figures) : classes.length > 2 ? recalls(classes, figures) : null, fewPatients(classes, figures));
+      : h("p", {}, `${right} of ${count(rows.length, unit(rows))} correct. ${patientCounts(truths, rows)}`),
+    classes.length === 2 ? found(classes, rows, figures) : classes.length > 2 ? recalls(classes, figures) : null, fewPatients(figures));
 }
 
 const patientsOf = (rows) => new Set(rows.map((row) => row.patient)).size;
@@ -160,26 +161,26 @@ function patientCounts(truths, rows) {
   return `Tested: ${parts.join(", ")}.`;
 }
 
-function fewPatients(classes, figures) {
-  if (!figures?.few.length) return null;
-  const counts = figures.classes.filter((one) => figures.few.includes(one.name)).map((one) => `${count(one.n_patients, "patient")} with ${one.name}`);
-  return h("p", { class: "changed", id: "few-patients" }, `Only ${counts.join(" and ")}: too few to estimate the accuracy on other patients or to give an interval. Test on at least 3 of each class.`);
+/** Warning about classes with few patients, from few_patients_warning. */
+function fewPatients(figures) {
+  const text = figures?.few_patients;
+  return text ? h("p", { class: "changed", id: "few-patients" }, `${text[0].toUpperCase()}${text.slice(1)}.`) : null;
 }
 
 /** Recall of each class, for more than two classes. */
 function recalls(classes, figures) {
   return h("ul", { class: "plain", id: "recalls" }, (figures?.classes ?? []).map((one) => h("li", {}, classTag(classes, one.name),
-    ` found in ${one.n_right} of ${one.n_images} (${percent(one.n_right / one.n_images)}`, intervalOf(one.interval), ")")));
+    ` recall ${one.n_right} of ${one.n_images} (${percent(one.n_right / one.n_images)}`, intervalOf(one.interval), ")")));
 }
 
 /** Sensitivity and specificity for the positive class. */
 function found(classes, rows, figures) {
   const share = (own, name) => `${own.filter((row) => row.answer === name).length} of ${own.length}`;
   const [others, own] = classes.map((name) => rows.filter((row) => row.label === name));
-  const shown = (own, name) => (own.length ? percent(own.filter((row) => row.answer === name).length / own.length) : "not known");
+  const shown = (own, name) => (own.length ? percent(own.filter((row) => row.answer === name).length / own.length) : "unknown");
   const range = (name) => intervalOf(figures?.classes.find((one) => one.name === name)?.interval);
-  return h("p", { id: "sensitivity" }, classTag(classes, classes[1]), ` is found in ${share(own, classes[1])}: sensitivity `,
-    h("b", {}, shown(own, classes[1])), range(classes[1]), `; ${share(others, classes[0])} of the others are left alone: specificity `,
+  return h("p", { id: "sensitivity" }, classTag(classes, classes[1]), `: sensitivity ${share(own, classes[1])}, `,
+    h("b", {}, shown(own, classes[1])), range(classes[1]), `; specificity ${share(others, classes[0])}, `,
     h("b", {}, shown(others, classes[0])), range(classes[0]), ".");
 }
 
@@ -208,10 +209,10 @@ function rocPoints(model, given) {
 }
 
 const MEANINGS = {
-  proportion: (v, name, than) => `An image is called ${name} when ${than} than ${(100 * v).toFixed(1)} % of its patches are.`,
-  margin: (v, name, than) => `An image is called ${name} when its patches lean towards it by ${than} than this on average; 0 is undecided.`,
-  patches: (v, name) => `A region of ${name} counts from ${count(v, "connected patch").replace("patchs", "patches")} on.`,
-  score: (v, name) => `An image is called ${name} when its score is above ${v.toFixed(2)}.`,
+  proportion: (v, name, than) => `An image is predicted as ${name} if ${than} than ${(100 * v).toFixed(1)} % of its patches are.`,
+  margin: (v, name, than) => `An image is predicted as ${name} if the mean score of its patches for ${name} is ${than} than this.`,
+  patches: (v, name) => `A region of ${name} has at least ${count(v, "connected patch").replace("patchs", "patches")}.`,
+  score: (v, name) => `An image is predicted as ${name} if its score is above ${v.toFixed(2)}.`,
 };
 const SIGNS = { proportion: "θ", margin: "θ", patches: "m", score: "score" };
 
@@ -222,7 +223,7 @@ function slider(model, given, point, show) {
   const words = h("p", { id: "operating-words", "aria-live": "polite" });
   const input = h("input", { type: "range", id: "operating", min: String(low), max: String(high),
     step: whole ? "1" : String((high - low) / 200), value: String(point.value),
-    "aria-label": `Where to draw the line for ${model.classes[1]}`, oninput: () => set(Number(input.value)) });
+    "aria-label": `Decision threshold for ${model.classes[1]}`, oninput: () => set(Number(input.value)) });
   const say = (value) => {
     words.textContent = `${SIGNS[given.kind]} = ${whole ? value : value.toFixed(3)}. ` +
       MEANINGS[given.kind](value, model.classes[1], given.higher_is_positive === false ? "less" : "more");
@@ -235,14 +236,14 @@ function slider(model, given, point, show) {
     show();
   };
   const [other, name] = model.classes;
-  const ends = [`fewer misses of ${name}`, `fewer false alarms of ${name}`];
+  const ends = [`fewer false negatives of ${name}`, `fewer false positives of ${name}`];
   if (given.higher_is_positive === false) ends.reverse();
   const element = h("div", { class: "operating" },
-    h("p", { class: "soft" }, `Drag the point on the curve, or the slider. A miss is ${name} that is called ${other}, a false alarm the reverse; fewer of one cost more of the other.`),
+    h("p", { class: "soft" }, `Drag the point on the curve, or the slider. A false negative is ${name} predicted as ${other}, a false positive is the reverse.`),
     h("div", { class: "ends" }, ends.map((end) => h("span", {}, end))), input, words,
-    h("button", { onclick: () => set(given.value) }, "Back to the model's own"),
-    h("p", { class: "soft" }, "Downloads and the images you look at go by the point chosen here. A line chosen on test images makes them look ",
-      "better than new ones will: check it on further patients."));
+    h("button", { onclick: () => set(given.value) }, "Reset to the threshold of the model"),
+    h("p", { class: "soft" }, "This threshold also applies to downloads and to the maps. Scores at a threshold chosen on the test images are ",
+      "too optimistic: test the threshold on further patients."));
   say(point.value);
   return { element, set };
 }
@@ -254,18 +255,18 @@ function byPatient(model, rows) {
     return { patient, own, wrong: own.filter((row) => row.answer !== row.label) };
   }).sort((a, b) => b.wrong.length - a.wrong.length);
   const table = (some) => h("table", { class: "patients-table" },
-    h("tr", {}, h("th", {}, "patient"), h("th", {}, `${unit(rows)}s`), h("th", {}, "right"), h("th", {}, "wrong answers")),
+    h("tr", {}, h("th", {}, "patient"), h("th", {}, `${unit(rows)}s`), h("th", {}, "correct"), h("th", {}, "wrong predictions")),
     some.map(({ patient, own, wrong }) => h("tr", {}, h("td", {}, patient), h("td", {}, String(own.length)),
       h("td", {}, String(own.length - wrong.length)),
       h("td", {}, wrong.length ? wrong.map((row) => imageLink(model, row)) : "none"))));
   const faulty = lines.filter(({ wrong }) => wrong.length);
   if (lines.length <= 8) return table(lines);
   return h("div", {}, faulty.length ? table(faulty) : null, h("details", {},
-    h("summary", {}, count(lines.length - faulty.length, "patient"), " without a wrong answer"),
+    h("summary", {}, count(lines.length - faulty.length, "patient"), " without wrong predictions"),
     table(lines.slice(faulty.length))));
 }
 
 export function imageLink(model, row) {
   return h("a", { class: "image-link", href: `#/look/${model.id}/${model.data}/${row.look ?? row.image}` },
-    `${row.name.split("/").pop()}: ${row.label}, called ${row.answer}`);
+    `${row.name.split("/").pop()}: ${row.label}, predicted ${row.is_uncertain ? `uncertain (best guess: ${row.answer})` : row.answer}`);
 }

@@ -1,5 +1,5 @@
 // Compare: two models' maps of one image, side by side or as their difference.
-import { choice, classTag, coloursNow, get, guarded, h, isActive, labelled, pause, takeColours } from "../dom.js";
+import { choice, classTag, coloursNow, get, guarded, h, isActive, predictedTag, labelled, pause, takeColours } from "../dom.js";
 import { Viewer } from "../viewer.js";
 import { go, here } from "../way.js";
 import { imageOf, missingImage } from "./strip.js";
@@ -9,7 +9,7 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   const models = modelsOf(session);
   const data = dataId ? await get(`/api/data/${dataId}`) : null;
   if (!data || models.length < 1) {
-    content.append(h("p", {}, "Two models and an image are needed. ", h("a", { href: "#/look" }, "Look at an image first.")));
+    content.append(h("p", {}, "Select two models and an image. ", h("a", { href: "#/look" }, "Open an image first.")));
     return null;
   }
   takeColours(data.drawn?.colours);
@@ -26,11 +26,11 @@ export async function showCompare(content, [before, after, dataId, image], sessi
   const told = h("div", { id: "compared", "aria-live": "polite" });
   const views = h("div", { class: "views" });
   const counted = h("div", { id: "counted" });
-  const mode = choice([["side", "side by side"], ["difference", "as their difference"]], here.compareAs,
+  const mode = choice([["side", "side by side"], ["difference", "difference"]], here.compareAs,
     (value) => { here.compareAs = value; show(); }, { id: "compare-as" });
   content.append(h("h1", { class: "file" }, chosen.name),
     h("div", { class: "fields" }, pick("First model", "compare-before", before, (value) => way(value, after)),
-      pick("Second model", "compare-after", after, (value) => way(before, value)), labelled("Shown", mode)),
+      pick("Second model", "compare-after", after, (value) => way(before, value)), labelled("Display", mode)),
     told, views, counted, h("p", {}, h("a", { href: `#/look/${after}/${data.id}/${chosen.id}` }, "Back to the image")));
   const sides = [before, after].map((job) => ({ job, place: `/api/jobs/${job}/look/${data.id}/${chosen.id}`, point: here.points[job] }));
   const show = guarded(() => {
@@ -45,7 +45,7 @@ export async function showCompare(content, [before, after, dataId, image], sessi
     await tell(state, sides, told, counted);
     await show();
   }), (error) => told.replaceChildren(h("p", { class: "warning" }, error.message)));
-  told.replaceChildren(h("p", { class: "soft" }, "The models are looking at this image…"));
+  told.replaceChildren(h("p", { class: "soft" }, "Predicting this image with both models…"));
   return () => { state.stopped = true; state.viewers.forEach((viewer) => viewer.close()); };
 }
 
@@ -57,7 +57,7 @@ async function answerOf(state, { job, place, ...side }) {
   while (!state.stopped) {
     const found = await get(`${place}?${atPoint(side)}`);
     if (found.state === "done") return { found, model };
-    if (!isActive(found)) throw new Error("A map of this large image is not made yet: look at the image with each of the models first.");
+    if (!isActive(found)) throw new Error("The maps of this large image are not computed yet. Open the image with each of the models first.");
     await pause(1000);
   }
   return {};
@@ -67,7 +67,7 @@ async function answerOf(state, { job, place, ...side }) {
 async function tell(state, [one, other], place, counted) {
   const asked = `with=${other.job}&${atPoint(one)}&${atPoint(other, "with_point")}`;
   const answers = [one, other].map(({ name, model, found }) => h("li", {}, h("b", {}, name), ": ",
-    found.answer ? classTag(model.classes, found.answer) : "no tissue"));
+    predictedTag(model.classes, found)));
   const parts = [h("ul", { class: "plain" }, answers)];
   if (one.found.grid && other.found.grid) {
     const compared = state.compared = await get(`${one.place}/difference?${asked}`);
@@ -80,12 +80,12 @@ async function tell(state, [one, other], place, counted) {
 
 /** Patches by what they were called before and after. */
 function counts({ counts: table, classes, n_different: apart }) {
-  if (!table) return h("p", {}, "They know other classes: only side by side can they be looked at.");
+  if (!table) return h("p", {}, "The models have different classes. Compare them side by side.");
   const all = table.flat().reduce((sum, n) => sum + n, 0);
   const changed = all - table.reduce((sum, row, i) => sum + row[i], 0);
   const share = all ? (100 * changed) / all : 0;
-  return h("div", {}, h("p", { id: "n-changed" }, `The second model calls ${changed} of ${all} patches (${share.toFixed(1)} %) otherwise than the first.`,
-    apart ? ` ${apart} more are judged by only one of them: the other finds no tissue there, or its patches do not reach there.` : ""),
+  return h("div", {}, h("p", { id: "n-changed" }, `The predictions of ${changed} of ${all} patches (${share.toFixed(1)} %) differ.`,
+    apart ? ` ${apart} more patches have a prediction of one model only, because of differences in tissue detection or patch grid.` : ""),
     h("table", { class: "counts", id: "difference-table" },
       h("tr", {}, h("th", {}, "first \\ second"), classes.map((name) => h("th", {}, classTag(classes, name)))),
       table.map((row, i) => h("tr", {}, h("th", {}, classTag(classes, classes[i])), row.map((n) => h("td", {}, String(n)))))));
@@ -104,8 +104,8 @@ async function showSides(state, sides, place) {
 
 async function showDifference(state, [one, other], place) {
   place.className = "views";
-  if (!state.compared?.counts) return place.replaceChildren(h("p", { class: "warning" }, "There is no difference to be shown: the models know other classes, or have no map."));
-  const { canvas, element } = frame(`What ${other.name} calls otherwise than ${one.name}, in the colour of what it is now; grey: both agree`, "viewer-difference", one.model.classes);
+  if (!state.compared?.counts) return place.replaceChildren(h("p", { class: "warning" }, "No difference map: the models have different classes, or one has no map."));
+  const { canvas, element } = frame(`Patches with different predictions, in the colour of their class by ${other.name}; grey: same class as by ${one.name}`, "viewer-difference", one.model.classes);
   place.replaceChildren(element);
   const picture = await load(`${one.place}/difference.png?${state.compared.query}&version=${state.compared.version}&colours=${coloursNow()}`);
   addViewer(state, canvas, { picture, grid: one.found.grid });

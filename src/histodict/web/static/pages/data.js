@@ -9,8 +9,8 @@ export async function showData(content, [id], session) {
   let stopped = false;
   let lost = null;
   const data = chosen ? await get(`/api/data/${chosen}`).catch((error) => { lost = error.message; }) : null;
-  if (!data && !lost) content.append(h("p", { class: "lead" }, "Choose a folder that holds one sub-folder of images per class, or a table (CSV) with ",
-    "the columns path, label and, best, patient. A folder of slides without labels will do, too: you draw on them what is what."));
+  if (!data && !lost) content.append(h("p", { class: "lead" }, "Choose a folder with one sub-folder of images per class, or a table (CSV) with ",
+    "the columns path, label and preferably patient. You can also choose a folder of slides without labels and annotate them."));
   content.append(chooser(session, !data));
   if (data) {
     here.data = data.id;
@@ -21,7 +21,7 @@ export async function showData(content, [id], session) {
     });
     content.append(heading(data, known.element), warnings, ...groups(data));
     watchChecks(data, warnings, () => stopped);
-  } else if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "These images cannot be opened: "), lost));
+  } else if (lost) content.append(h("p", { class: "warning", id: "lost" }, h("b", {}, "Cannot open these images: "), lost));
   return () => { stopped = true; };
 }
 
@@ -31,13 +31,13 @@ function chooser(session, open) {
   const list = h("div", {});
   const earlier = session.data.map((data) =>
     h("li", {}, h("a", { href: `#/data/${data.id}` }, data.name), h("span", { class: "soft" },
-      data.id === session.demo ? " drawn tissue, the demonstration" : ` ${data.where}`)));
+      data.id === session.demo ? " demonstration with synthetic tissue" : ` ${data.where}`)));
   const box = h("details", { class: "card", open }, h("summary", {}, "Choose data"),
     h("div", { class: "columns" },
       h("div", {}, h("h3", {}, "On this machine"), list),
-      earlier.length ? h("div", {}, h("h3", {}, "Opened before"), h("ul", { class: "plain" }, earlier)) : null),
-    h("p", { class: "soft" }, "Only the folders named when the server was started can be read. ",
-      "Your files are never changed or copied elsewhere."));
+      earlier.length ? h("div", {}, h("h3", {}, "Recently opened"), h("ul", { class: "plain" }, earlier)) : null),
+    h("p", { class: "soft" }, "Only the folders named at the start of the server are accessible. ",
+      "Your files are neither changed nor copied."));
   browse(list, session, 0, "");
   return box;
 }
@@ -87,18 +87,18 @@ function heading(data, known) {
   });
   const table = h("table", { class: "counts" },
     h("tr", {}, h("th", {}, "class"), h("th", {}, "images"), h("th", {}, "patients")), rows,
-    h("tr", { class: "total" }, h("td", {}, "together"), h("td", {}, String(data.images.length)),
+    h("tr", { class: "total" }, h("td", {}, "total"), h("td", {}, String(data.images.length)),
       h("td", {}, String(patients(data.images)))));
   return h("div", { class: "split" },
     h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
       h("p", { class: data.labelled ? "buttons" : "" }, data.labelled
         ? [h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images"), drawInstead(data)]
-        : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Draw on these images"),
-            " They have no labels: draw what is what on a few of them, and learn from that."]),
-      data.drawn?.classes.length > 1 ? h("p", {}, h("a", { class: "button", href: `#/train/${data.id}` }, "Train on what is drawn")) : null,
+        : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Annotate these images"),
+            " These images have no labels: annotate tissue of each class on a few of them, then train."]),
+      data.drawn?.classes.length > 1 ? h("p", {}, h("a", { class: "button", href: `#/train/${data.id}` }, "Train on the annotations")) : null,
       data.corrections.length
-        ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")} of yours, ` +
-            "kept apart from the files and used in the next training.") : null),
+        ? h("p", { class: "changed" }, `${count(data.corrections.length, "correction")}, ` +
+            "stored separately from the files and used in the next training.") : null),
     table, known);
 }
 
@@ -108,7 +108,7 @@ export function drawInstead(data, image = null) {
     const { id } = await post("/api/data", { place: data.place, inside: data.where, bare: true });
     go("look", "-", id, ...(image ? [image] : []));
   });
-  return h("button", { id: "draw-instead", onclick: open, title: "With a brush, as a set of its own; here the labels stay as they are." }, "Draw on them, labels aside");
+  return h("button", { id: "draw-instead", onclick: open, title: "Opens the images as a separate data set without labels. The labels of this data set do not change." }, "Annotate without labels");
 }
 
 function groups(data) {
@@ -154,11 +154,11 @@ function thumb(data, image) {
     card.className = label === image.label ? "" : "corrected";
   });
   card.append(
-    h("a", { href: `#/look/${here.job ?? "-"}/${data.id}/${image.id}`, title: `Look at ${image.name}` },
+    h("a", { href: `#/look/${here.job ?? "-"}/${data.id}/${image.id}`, title: `Open ${image.name}` },
       h("img", { src: `/api/data/${data.id}/images/${image.id}/thumbnail.jpg`, alt: image.name, loading: "lazy" })),
     h("figcaption", {}, h("span", { title: image.name }, image.name.split("/").pop()),
       data.classes.length > 1 && image.label
-        ? choice([...data.classes.map((name) => [name, name]), [LEFT_OUT, "leave out"]], given, relabel,
+        ? choice([...data.classes.map((name) => [name, name]), [LEFT_OUT, "exclude"]], given, relabel,
             { "aria-label": `Class of ${image.name}` }) : null));
   return card;
 }

@@ -5,10 +5,10 @@ import { go, here } from "../way.js";
 import { Quick } from "./quick.js";
 
 const TOOLS = {
-  look: ["Look", "l", "Drag to move, click a patch to see why."],
+  look: ["Move", "l", "Drag to move, click a patch for its explanation."],
   brush: ["Brush", "b", "Paint over tissue of the class."],
-  eraser: ["Eraser", "e", "Rub out what is drawn."],
-  polygon: ["Polygon", "p", "Click the corners; click the first one again, or press Enter, to close it."],
+  eraser: ["Eraser", "e", "Erase annotations."],
+  polygon: ["Polygon", "p", "Click the corners; to close the polygon, click the first corner or press Enter."],
   rectangle: ["Rectangle", "r", "Drag from corner to corner."],
 };
 const WIDTHS = [8, 200]; // of the brush, in screen pixels
@@ -25,7 +25,7 @@ export class DrawPanel {
     this.mode = h("div", { class: "mode", id: "mode", role: "status" });
     this.viewer.canvas.parentElement.append(this.mode);
     this.element = h("section", { id: "draw" },
-      h("h2", {}, "Draw"), this.parts.classes, this.parts.add, this.parts.tools, this.parts.quick, this.parts.train, this.parts.list, this.parts.files);
+      h("h2", {}, "Annotate"), this.parts.classes, this.parts.add, this.parts.tools, this.parts.quick, this.parts.train, this.parts.list, this.parts.files);
     this.quick = new Quick(this);
     this.viewer.layers.push((pen) => this.quick.draw(pen), (pen, viewer) => {
       drawShapes(pen, viewer, this.shapes, this.colours(), this.chosenShape);
@@ -97,7 +97,7 @@ export class DrawPanel {
   // --- classes --------------------------------------------------------------------------------
 
   showAdd() {
-    const name = h("input", { type: "text", id: "class-name", maxlength: "60", autocomplete: "off", placeholder: "such as Tumour",
+    const name = h("input", { type: "text", id: "class-name", maxlength: "60", autocomplete: "off", placeholder: "for example Tumour",
       onfocus: () => { this.quick.wanted = true; this.quick.ask(); } }); // while the name is typed, patches are looked at
     const colour = h("input", { type: "color", id: "class-colour", "aria-label": "Colour of the new class" });
     let own = false; // whether the user has chosen the colour
@@ -131,8 +131,8 @@ export class DrawPanel {
         h("label", {}, h("span", { class: "unseen" }, `Colour of ${one.name}`), h("input", { type: "color", value: one.colour, onchange: (event) => this.paint(one, event.target.value) })),
         h("button", { class: "link", "aria-label": `Remove the class ${one.name}`, title: "Remove", onclick: this.less(one) }, "✕"));
     });
-    const words = "Name what you want to tell apart, two classes at least: what you look for, and any other tissue.";
-    this.parts.classes.replaceChildren(rows.length ? h("div", { role: "radiogroup", "aria-label": "Class to draw" }, h("ul", { class: "plain classes" }, rows)) : h("p", {}, words));
+    const words = "Add at least two classes: the tissue of interest and other tissue.";
+    this.parts.classes.replaceChildren(rows.length ? h("div", { role: "radiogroup", "aria-label": "Class of new annotations" }, h("ul", { class: "plain classes" }, rows)) : h("p", {}, words));
   }
 
   choose(id) {
@@ -150,7 +150,7 @@ export class DrawPanel {
   });
 
   rename = (one) => () => {
-    const name = prompt("What shall this class be called?", one.name);
+    const name = prompt("Name of the class:", one.name);
     if (name) this.changeClass({ id: one.id, name });
   };
 
@@ -167,13 +167,13 @@ export class DrawPanel {
       oninput: () => this.widen(Number(width.value)) });
     this.widthInput = width;
     this.widthWords = h("output", { for: "width" });
-    this.undoButton = h("button", { id: "undo", title: "Take back (Ctrl+Z)", onclick: () => this.back("undo") }, "Undo");
-    this.redoButton = h("button", { id: "redo", title: "Do again (Ctrl+Y)", onclick: () => this.back("redo") }, "Redo");
+    this.undoButton = h("button", { id: "undo", title: "Undo (Ctrl+Z)", onclick: () => this.back("undo") }, "Undo");
+    this.redoButton = h("button", { id: "redo", title: "Redo (Ctrl+Y)", onclick: () => this.back("redo") }, "Redo");
     this.parts.tools.append(h("div", { class: "buttons tools", role: "toolbar", "aria-label": "Tools" }, Object.values(this.buttons), this.undoButton, this.redoButton),
       h("label", { class: "width" }, "Width ", width, " ", this.widthWords),
-      h("details", {}, h("summary", {}, "With the keyboard"), h("p", { class: "soft" },
-        "On the image: L, B, E, P and R choose a tool, 1 to 9 a class, [ and ] the width. The cross in the middle is the pen: Space puts it down, " +
-        "the arrow keys move it, Space lifts it. For a polygon Space sets a corner, Backspace takes it back and Enter closes it. Escape gives up. Ctrl+Z takes back, Ctrl+Y does it again.")));
+      h("details", {}, h("summary", {}, "Keyboard shortcuts"), h("p", { class: "soft" },
+        "On the image: L, B, E, P and R choose a tool, 1 to 9 a class, [ and ] the width. The cross in the middle is the pen: Space starts a stroke, " +
+        "the arrow keys move the pen, Space ends the stroke. For a polygon, Space sets a corner, Backspace removes it and Enter closes the polygon. Escape cancels. Ctrl+Z is undo, Ctrl+Y is redo.")));
   }
 
   widen(width) {
@@ -187,7 +187,7 @@ export class DrawPanel {
     const needsClass = !["look", "eraser"].includes(name);
     if (needsClass && !this.own) {
       if (ask) {
-        notice("Name a class first: what is it that you are going to draw?");
+        notice("Add a class before you annotate.");
         document.getElementById("class-name").focus();
       }
       name = "look";
@@ -274,13 +274,13 @@ export class DrawPanel {
         h("td", {}, area(shape.area, shape.image === this.chosen.id ? this.info.mpp : null)),
         h("td", {}, shape.name.split("/").pop()),
         h("td", {}, h("button", { class: "link", "aria-label": `Go to ${what} on ${shape.name}`, onclick: () => this.jump(shape) }, "go"),
-          shape.image === this.chosen.id && this.own && shape.label !== this.own.id ? h("button", { class: "link", "aria-label": `Make ${what} ${this.own.name}`, title: `Make it ${this.own.name}`,
+          shape.image === this.chosen.id && this.own && shape.label !== this.own.id ? h("button", { class: "link", "aria-label": `Change ${what} to ${this.own.name}`, title: `Change to ${this.own.name}`,
             onclick: () => this.change({ act: "relabel", id: shape.id, label: this.own.id }) }, "relabel") : null,
           shape.image === this.chosen.id ? h("button", { class: "link", "aria-label": `Delete ${what}`, onclick: () => this.change({ act: "remove", id: shape.id }) }, "delete") : null));
     };
     const shown = all.slice(0, MOST_LISTED);
     become(this.parts.list, [h("details", { open: true }, h("summary", {}, `${count(all.length, "shape")} on ${count(this.images.filter((e) => e.shapes.length).length, "image")}`),
-      all.length ? h("table", { class: "shapes", id: "shapes" }, h("tr", {}, ["class", "tool", "area", "image", ""].map((words) => (words ? h("th", {}, words) : h("td", {})))), shown.map(row)) : h("p", { class: "soft" }, "Nothing is drawn yet."),
+      all.length ? h("table", { class: "shapes", id: "shapes" }, h("tr", {}, ["class", "tool", "area", "image", ""].map((words) => (words ? h("th", {}, words) : h("td", {})))), shown.map(row)) : h("p", { class: "soft" }, "No annotations yet."),
       all.length > shown.length ? h("p", { class: "soft" }, `and ${all.length - shown.length} more`) : null)]);
   }
 
@@ -304,8 +304,8 @@ export class DrawPanel {
       this.quick.struck = performance.now();
       this.change({ act: "draw", tool: "patch", points: [[x, y], [x + side, y + side]], label });
     };
-    return h("p", { id: "patch-is" }, "This patch is ", this.classes.map((one) =>
-      h("button", { onclick: () => mark(one.id), "aria-label": `Mark this patch as ${one.name}` }, one.name)));
+    return h("p", { id: "patch-is" }, "Label this patch: ", this.classes.map((one) =>
+      h("button", { onclick: () => mark(one.id), "aria-label": `Label this patch ${one.name}` }, one.name)));
   }
 
   // --- files ----------------------------------------------------------------------------------
@@ -323,10 +323,10 @@ export class DrawPanel {
       this.quick.ask();
       said.replaceChildren(h("p", {}, `${count(found.shapes.length - before, "shape")} from ${own.name}.`), ...found.notes.map((words) => h("p", { class: "warning" }, words)));
     }) });
-    this.parts.files.append(h("details", {}, h("summary", {}, "Files (GeoJSON, as QuPath)"),
-      labelled("Bring in outlines of this image", file), said,
-      h("p", {}, h("a", { class: "button", id: "export", href: `${this.base}/drawn.geojson`, download: "" }, "Save what is drawn on this image")),
-      h("p", { class: "soft" }, "Folders of such files, each called like its image, are what ", h("code", {}, "histodict train --annotations"), " learns from.")));
+    this.parts.files.append(h("details", {}, h("summary", {}, "Files (GeoJSON of QuPath)"),
+      labelled("Import outlines of this image", file), said,
+      h("p", {}, h("a", { class: "button", id: "export", href: `${this.base}/drawn.geojson`, download: "" }, "Export the annotations of this image")),
+      h("p", { class: "soft" }, "Train on a folder of such files, named like their images, with ", h("code", {}, "histodict train --annotations"), ".")));
   }
 
   // --- training -------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ export class DrawPanel {
   showTrain() {
     const there = new Set(this.images.flatMap((entry) => entry.shapes.map((shape) => shape.label)));
     const ready = this.classes.filter((one) => there.has(one.id)).length > 1;
-    become(this.parts.train, ready ? [h("p", {}, h("a", { class: "button main", id: "train-drawn", href: `#/train/${this.data.id}` }, "Train on what is drawn"))] : []);
+    become(this.parts.train, ready ? [h("p", {}, h("a", { class: "button main", id: "train-drawn", href: `#/train/${this.data.id}` }, "Train on the annotations"))] : []);
   }
 }
 

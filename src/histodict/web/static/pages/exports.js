@@ -5,11 +5,11 @@ import { guarded, h } from "../dom.js";
 export function exportsBar(state, query) {
   const only = () => document.getElementById("map-class")?.value ?? "-1";
   const fetchIt = (name) => () => { location.href = `${state.place}/${name}?only=${only()}&${query}`; };
-  return h("section", { id: "exports" }, h("h2", {}, "Take it away"),
+  return h("section", { id: "exports" }, h("h2", {}, "Export"),
     h("div", { class: "buttons" },
-      h("button", { id: "export-png", onclick: guarded(() => savePicture(state)), title: "The picture as it is on the screen" }, "PNG"),
-      h("button", { id: "export-geojson", hidden: true, onclick: fetchIt("map.geojson"), title: "Outlines, for QuPath and others" }, "GeoJSON"),
-      h("button", { id: "export-csv", hidden: true, onclick: fetchIt("map.csv"), title: "A line for each patch" }, "CSV")));
+      h("button", { id: "export-png", onclick: guarded(() => savePicture(state)), title: "Screenshot with map and scale bar" }, "PNG"),
+      h("button", { id: "export-geojson", hidden: true, onclick: fetchIt("map.geojson"), title: "Outlines for QuPath and other programs" }, "GeoJSON"),
+      h("button", { id: "export-csv", hidden: true, onclick: fetchIt("map.csv"), title: "One row per patch" }, "CSV")));
 }
 
 /** Once there is a map. */

@@ -1,5 +1,5 @@
 // Look: an image or slide up close, the model's map over it, the why of a patch, corrections.
-import { LEFT_OUT, become, choice, classTag, colourOf, coloursNow, count, get, guarded, h, isActive, once, pause, post, sizeWords, takeColours, timeLeft } from "../dom.js";
+import { LEFT_OUT, become, choice, classTag, colourOf, predictedTag, coloursNow, count, get, guarded, h, isActive, once, pause, post, sizeWords, takeColours, timeLeft } from "../dom.js";
 import { tool } from "../tools.js";
 import { Viewer, scaleBar } from "../viewer.js";
 import { go, here } from "../way.js";
@@ -52,8 +52,8 @@ export async function showLook(content, [job, id, image], session) {
   panel.append(h("h1", { class: "file" }, chosen.name), h("p", { class: "soft", id: "pixel-size" },
     `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
-  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model is chosen: ", data.labelled || data.drawn?.classes.length > 1
-    ? [h("a", { href: `#/train/${data.id}` }, "train one"), " to see its map here."] : "draw first, and a quick map follows; then train one."));
+  else state.answer.replaceChildren(h("p", { class: "soft" }, "No model selected: ", data.labelled || data.drawn?.classes.length > 1
+    ? [h("a", { href: `#/train/${data.id}` }, "train a model"), " to see its map here."] : "annotate two classes to get a quick map, then train a model."));
   return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
 }
 
@@ -84,7 +84,7 @@ async function followMap(state, status) {
       return showMap(state, found);
     }
     const isAtWork = isActive(found);
-    status.textContent = found.state === "running" ? "The model is looking at this image…" : isAtWork ? "Waiting for other work to end…" : "";
+    status.textContent = found.state === "running" ? "Predicting this image…" : isAtWork ? "Waiting for other jobs…" : "";
     become(state.answer, mapWork(state, found, () => followMap(state, status)));
     if (!isAtWork) return;
     await pause(1000);
@@ -98,16 +98,16 @@ function mapWork(state, found, again) {
     after();
   }) }, words);
   if (isActive(found)) {
-    return [h("p", {}, "The map is being made. You can look at other images meanwhile."),
-      h("progress", { max: "1", value: String(found.share), "aria-label": "How much of the map is made" }),
-      h("p", { class: "soft" }, found.state === "running" ? timeLeft(found.seconds_left) : "It waits for other work to end."),
+    return [h("p", {}, "The map is being computed. You can open other images in the meantime."),
+      h("progress", { max: "1", value: String(found.share), "aria-label": "Progress of the map" }),
+      h("p", { class: "soft" }, found.state === "running" ? timeLeft(found.seconds_left) : "Waiting for other jobs."),
       act("Cancel", `/api/jobs/${found.job}/cancel`, "cancel-map", () => {})];
   }
   if (found.megapixels === undefined) return [h("p", { class: "warning" }, found.error)];
   const size = Math.round(found.megapixels);
   return [found.error ? h("p", { class: "warning" }, found.error) : "",
-    h("p", {}, `This image is large, ${size} megapixels: what the model says of it takes a while, and is made if you ask for it.`),
-    act(found.state === "unasked" ? "Make the map" : "Make the map after all", state.place, "make-map", again)];
+    h("p", {}, `This image is large (${size} megapixels). The prediction takes a while and starts on request.`),
+    act(found.state === "unasked" ? "Compute the map" : "Compute the map again", state.place, "make-map", again)];
 }
 
 async function showMap(state, found) {
@@ -118,11 +118,11 @@ async function showMap(state, found) {
   const shares = Object.entries(found.shares ?? {}).map(([name, share]) =>
     h("span", { class: "share" }, classTag(classes, name), ` ${Math.round(100 * share)} %`));
   const known = data.id === model.data;
-  const role = !known ? "Not an image of the set that the model was trained on."
-    : isTested(model, chosen) ? "A test image: nothing of this patient was learnt from." : "A training image: the model has learnt from this patient.";
+  const role = !known ? "This image is not from the data set of the model."
+    : isTested(model, chosen) ? "Test image: no image of this patient was used for training." : "Training image: images of this patient were used for training.";
   state.answer.replaceChildren(
-    h("p", {}, "The model says ", found.answer ? h("b", {}, classTag(classes, found.answer)) : h("b", {}, "no tissue"),
-      chosen.label ? h("span", {}, "; it is labelled ", classTag(classes, chosen.label), ".") : "."),
+    h("p", {}, "Prediction: ", h("b", {}, predictedTag(classes, found)),
+      chosen.label ? h("span", {}, "; label: ", classTag(classes, chosen.label), ".") : "."),
     h("p", { class: "soft" }, found.words), h("p", { class: "soft" }, role), shares.length ? h("p", {}, "Patches: ", shares) : "",
     movedLine(state, model),
     ...found.warnings.map((text) => h("p", { class: "warning" }, text[0].toUpperCase() + text.slice(1))));
@@ -139,8 +139,8 @@ async function showMap(state, found) {
   offerMap();
   await load(-1);
   viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
-  state.why.replaceChildren(h("h2", {}, "Why?"), h("p", { class: "soft" },
-    "Click a patch, or press Enter for the one in the middle, to see what made the model call it so."));
+  state.why.replaceChildren(h("h2", {}, "Explanation of a patch"), h("p", { class: "soft" },
+    "Click a patch, or press Enter for the patch in the middle, to see the atoms behind its prediction."));
 }
 
 /** What the mask says, over the image. */
@@ -166,8 +166,8 @@ function movedLine(state, model) {
   };
   const own = model.results?.operating_point?.value ?? null;
   const round = (value) => (value === null ? "" : +value.toPrecision(4));
-  return h("p", { class: "changed", id: "moved" }, `The line is where you drew it, at ${round(state.point)}; the model's own is ${round(own)}. `,
-    h("button", { class: "link", onclick: back }, "Back to the model's own"));
+  return h("p", { class: "changed", id: "moved" }, `Decision threshold: ${round(state.point)}, chosen by you; that of the model is ${round(own)}. `,
+    h("button", { class: "link", onclick: back }, "Reset to the threshold of the model"));
 }
 
 function controls(state, model, found, load) {
@@ -183,7 +183,7 @@ function controls(state, model, found, load) {
   });
   draw();
   const names = model.classes.map((name, i) => [i, `only ${name}`]);
-  const least = h("input", { type: "number", min: "1", max: "500", value: String(outline.least), "aria-label": "Connected patches that make a region",
+  const least = h("input", { type: "number", min: "1", max: "500", value: String(outline.least), "aria-label": "Minimum number of connected patches of a region",
     onchange: (event) => { outline.least = Math.max(1, Number(event.target.value) || 1); draw(); } });
   return h("div", { class: "controls" },
     h("label", {}, "Map ", choice([[-1, "all classes"], ...names], -1, load, { id: "map-class" })),
@@ -192,7 +192,7 @@ function controls(state, model, found, load) {
     h("label", {}, h("input", { type: "checkbox", checked: outline.on, id: "outlines",
       onchange: (event) => { outline.on = event.target.checked; draw(); } }), " Outline regions of ",
       choice(model.classes.map((name, i) => [i, name]), first, (value) => { outline.place = Number(value); draw(); }, { "aria-label": "Outlined class" }),
-      " from ", least, " patches"));
+      " of at least ", least, " patches"));
 }
 
 async function pick(state, model, grid, x, y) {
@@ -202,7 +202,7 @@ async function pick(state, model, grid, x, y) {
   const [row, column] = [nearest(y - grid.top, grid.n_rows), nearest(x - grid.left, grid.n_columns)];
   state.viewer.selection = { x: grid.left + column * grid.step, y: grid.top + row * grid.step, side: grid.side };
   state.viewer.refresh();
-  state.why.replaceChildren(h("p", { class: "soft" }, "Looking…"));
+  state.why.replaceChildren(h("p", { class: "soft" }, "Explaining the patch…"));
   const found = await get(`${state.place}/why?row=${row}&column=${column}&${atPoint(state)}`);
   state.why.replaceChildren(...whyView(state.job, model, found), state.draw?.patchChoice(state.viewer.selection) ?? "");
   state.why.scrollIntoView({ block: "start" });
@@ -224,7 +224,7 @@ function corrections(state) {
     const own = data.corrections.filter((c) => c.image === chosen.id);
     const told = own.find((c) => !c.box);
     const label = told ? told.label ?? LEFT_OUT : chosen.label;
-    const names = [...data.classes.map((name) => [name, name]), [LEFT_OUT, "left out"]];
+    const names = [...data.classes.map((name) => [name, name]), [LEFT_OUT, "excluded"]];
     const kept = isKept(state, chosen);
     state.drawMarks = () => {
       if (!state.viewer) return;
@@ -251,19 +251,19 @@ function corrections(state) {
       viewer.onkey = ({ key }) => (key === "Escape" ? !lay() : key === " " && !viewer.tool.press([viewer.x, viewer.y]));
       document.getElementById("viewer").focus();
     };
-    place.replaceChildren(h("h2", {}, "Correct it"), patientNote(state, kept, change),
-      chosen.label && data.classes.length > 1 ? h("label", {}, "This image is ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
-      h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Mark a region"), " as ",
+    place.replaceChildren(h("h2", {}, "Correct labels"), patientNote(state, kept, change),
+      chosen.label && data.classes.length > 1 ? h("label", {}, "Label of this image ", choice(names, label, (value) => send({ label: value === LEFT_OUT ? null : value, box: null }), { id: "flip" })) : "",
+      h("p", {}, h("button", { onclick: start, id: "mark", disabled: kept }, "Label a region"), " as ",
         choice(data.set_classes.map((name) => [name, name]), mark.label, (value) => { mark.label = value; }, { "aria-label": "Class of the region", disabled: kept }),
         kept ? "" : h("small", { class: "soft" }, " then drag a rectangle, or set two corners with Space")),
-      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "left out " : `label: ${c.label} `,
-        kept && c.box ? h("span", { class: "changed" }, "not learnt from ") : "",
-        h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "take back")))),
+      h("ul", { class: "plain" }, own.map((c) => h("li", {}, c.box ? `region: ${c.label} ` : c.label === null ? "excluded " : `label: ${c.label} `,
+        kept && c.box ? h("span", { class: "changed" }, "not used for training ") : "",
+        h("button", { class: "link", onclick: change("undo", { id: c.id }) }, "undo")))),
       retrain(state),
-      h("details", { id: "no-brush" }, h("summary", {}, "Where is the brush?"), h("p", {}, "These images are learnt from by ",
-        data.images.some((image) => image.masked) ? "their masks" : "their labels",
-        ", each as a whole; strokes would say something else of the same tissue. To learn from strokes alone, draw on them as a set of its own, in which ",
-        "that is left aside: with a brush, a polygon, and classes that you name."), h("p", {}, drawInstead(data, chosen.id))));
+      h("details", { id: "no-brush" }, h("summary", {}, "Annotating with a brush"), h("p", {}, "Training uses ",
+        data.images.some((image) => image.masked) ? "the masks" : "the labels",
+        " of whole images; annotations of the same tissue would contradict them. To train from annotations only, open the images as a separate data set without labels, and ",
+        "annotate them with a brush or a polygon and your own classes."), h("p", {}, drawInstead(data, chosen.id))));
   };
   queueMicrotask(update);
   return place;
@@ -274,10 +274,10 @@ function patientNote({ data, chosen }, kept, change) {
   const moved = data.learn_from.includes(chosen.patient);
   const others = data.learn_from.filter((patient) => patient !== chosen.patient);
   const move = (words, learn_from) => h("button", { id: "move", onclick: change("about", { learn_from }) }, words);
-  if (moved) return h("p", { id: "patient-note" }, `From the next training on, patient ${chosen.patient} is learnt from and not tested on. `, move("Take that back", others));
+  if (moved) return h("p", { id: "patient-note" }, `The next training uses patient ${chosen.patient} for training instead of testing. `, move("Undo", others));
   if (!kept) return "";
-  return h("div", { class: "warning", id: "patient-note" }, h("p", {}, `Patient ${chosen.patient} is kept for testing: regions marked here would not be learnt from. `,
-    "A changed label changes only what models are measured against."), move("Learn from this patient", [...others, chosen.patient]));
+  return h("div", { class: "warning", id: "patient-note" }, h("p", {}, `Patient ${chosen.patient} is in the test set: regions labelled here are not used for training. `,
+    "A corrected image label changes only the test scores."), move("Use this patient for training", [...others, chosen.patient]));
 }
 
 function retrain(state) {

@@ -9,7 +9,7 @@ import { modelsOf } from "./models.js";
 export async function showModel(content, [id], session) {
   const jobId = id ?? here.job;
   if (!jobId) {
-    content.append(h("p", {}, "There is no model yet. ", h("a", { href: "#/train" }, "Train one first.")));
+    content.append(h("p", {}, "There is no model yet. ", h("a", { href: "#/train" }, "Train a model first.")));
     return null;
   }
   const model = await get(`/api/jobs/${jobId}/model`);
@@ -29,8 +29,8 @@ export async function showModel(content, [id], session) {
     downloads(model, point)));
   if (model.before) content.append(changes(model));
   if (model.results?.images.length) content.append(accuracy(model, point));
-  else if (model.opened) content.append(h("p", { class: "warning", id: "from-file" }, `This model comes from the file ${model.name}: how good it is on your images is not known here. `, remove(model)));
-  else content.append(h("p", { class: "warning" }, "No patient was kept for testing: how good this model is, is not known."));
+  else if (model.opened) content.append(h("p", { class: "warning", id: "from-file" }, `This model comes from the file ${model.name}: its accuracy on your images is unknown. `, remove(model)));
+  else content.append(h("p", { class: "warning" }, "The accuracy of this model is unknown: there was no test patient."));
   content.append(learnt(model), pixelSizes(model), card(model));
   return null;
 }
@@ -45,7 +45,7 @@ function downloads(model, point) {
   };
   return h("div", { class: "buttons" }, link("model.histodict", "Download model", "download-model"),
     model.results?.images.length ? link("report.html", "Download report", "download-report") : null,
-    here.data ? h("a", { class: "button main", href: `#/look/${model.id}/${here.data}`, onclick: lookWithModel }, "Look at images") : null);
+    here.data ? h("a", { class: "button main", href: `#/look/${model.id}/${here.data}`, onclick: lookWithModel }, "Show images") : null);
 }
 
 /** Of a model from a file only our copy goes. */
@@ -54,33 +54,33 @@ function remove(model) {
     await post(`/api/jobs/${model.id}/delete`);
     here.job = null;
     go("data");
-  }) }, "Take it off this list");
+  }) }, "Remove from the list");
 }
 
 // --- what it has learnt -----------------------------------------------------------------------------
 
 function learnt(model) {
   if (!model.atoms.length) {
-    return h("section", {}, h("p", { class: "soft" }, "This method has no building blocks that could be shown."));
+    return h("section", {}, h("p", { class: "soft" }, "This method has no atoms."));
   }
   const users = h("div", { class: "users", id: "atom-users", "aria-live": "polite" });
   const show = guarded(async (atom, name) => {
     const { patches } = await get(`/api/jobs/${model.id}/atoms/${atom}`);
-    users.replaceChildren(h("h3", {}, `Training patches that use this block of ${name} most`),
+    users.replaceChildren(h("h3", {}, `Training patches with the largest weights of this atom of ${name}`),
       patches.length ? h("div", { class: "thumbs" }, patches.map((p) => patchFigure(model.id, p, `weight ${p.weight.toFixed(2)}`)))
-        : h("p", { class: "soft" }, "No kept patch uses it."));
+        : h("p", { class: "soft" }, "No stored patch uses this atom."));
   });
   const sheet = (entry) => h("div", {}, h("h3", {}, classTag(model.classes, entry.name),
     h("span", { class: "soft" }, `  ${Math.min(entry.shown.length, entry.count)} of ${entry.count}`)),
     h("div", { class: "atoms" }, entry.shown.map((atom) => h("button", {
-      title: `Building block ${atom + 1} of ${entry.name}: who uses it?`, onclick: () => show(atom, entry.name) },
-      entry.pictures ? h("img", { src: `/api/jobs/${model.id}/atoms/${atom}.png`, alt: `building block ${atom + 1}`, loading: "lazy" })
+      title: `Atom ${atom + 1} of ${entry.name}: show the patches that use it`, onclick: () => show(atom, entry.name) },
+      entry.pictures ? h("img", { src: `/api/jobs/${model.id}/atoms/${atom}.png`, alt: `atom ${atom + 1}`, loading: "lazy" })
         : String(atom + 1)))));
-  return h("section", {}, h("h2", {}, "What it has learnt"),
-    h("p", {}, "The building blocks (atoms) each class uses most. A patch is rebuilt from a few of them; ",
-      "the class whose blocks rebuild it best wins it. Choose one to see the patches that use it. ",
-      "Two pictures side by side: the patch, and its surroundings at a coarser scale. ",
-      "Blocks that are no pictures, as with embeddings, are shown as the patch that uses them most."),
+  return h("section", {}, h("h2", {}, "Atoms"),
+    h("p", {}, "The most used atoms of each class. Each patch is approximated by a linear combination of a few atoms; ",
+      "its predicted class is the class with the smallest reconstruction error. Click an atom to see the patches that use it. ",
+      "Two pictures side by side are a patch and its context at a coarser scale. ",
+      "Atoms of encoder features are shown as the patch with the largest weight."),
     h("div", { class: "row" }, model.atoms.map(sheet)), users);
 }
 

@@ -8,15 +8,15 @@ const MOST_ROUNDS = 60; // of one question, whose answer comes in parts
 export class Quick {
   constructor(panel) {
     Object.assign(this, { panel, viewer: panel.viewer, map: null, patches: {}, struck: null, wanted: false, busy: false, again: false, stopped: false, seen: "" });
-    this.words = h("p", { class: "soft", id: "quick-words", "aria-live": "polite" }, "The map follows what you draw.");
-    this.pick = choice([["quick", "quick answer"], ["trained", "trained model"], ["none", "none"]], "quick", (value) => this.show(value), { id: "map-shown" });
+    this.words = h("p", { class: "soft", id: "quick-words", "aria-live": "polite" }, "The map is updated after each annotation.");
+    this.pick = choice([["quick", "quick prediction"], ["trained", "trained model"], ["none", "none"]], "quick", (value) => this.show(value), { id: "map-shown" });
     const strength = h("input", { type: "range", min: "0", max: "1", step: "0.05", value: String(here.strength), id: "quick-strength", oninput: () => {
       this.viewer.opacity = here.strength = Number(strength.value);
       this.viewer.refresh();
     } });
     // The trained map has a slider of its own, which is the same.
     addEventListener("input", this.follow = ({ target }) => { if (target.id === "opacity") strength.value = target.value; });
-    panel.parts.quick.append(h("label", {}, "Map shown ", this.pick), h("label", { class: "width" }, "Strength ", strength), this.words);
+    panel.parts.quick.append(h("label", {}, "Map ", this.pick), h("label", { class: "width" }, "Strength ", strength), this.words);
     this.show(here.drawing.quick ? "quick" : "trained");
   }
 
@@ -64,7 +64,7 @@ export class Quick {
 
   async take(found, struck) {
     if (found.error) {
-      this.words.textContent = `There is no quick answer: ${found.error}`;
+      this.words.textContent = `No quick prediction: ${found.error}`;
       return;
     }
     const before = JSON.stringify(this.patches);
@@ -84,18 +84,18 @@ export class Quick {
   tell(found, struck) {
     const { classes } = this.panel;
     const drawn = classes.filter((one) => this.patches[one.id]);
-    const busy = found.left ? ` ${found.left} more fields are being looked at…` : "";
+    const busy = found.left ? ` ${found.left} more fields are being computed…` : "";
     const thin = classes.filter((one) => this.patches[one.id] === 0 && this.panel.shapes.some((shape) => shape.label === one.id));
-    let words = "The quick answer appears as soon as two classes are drawn.";
+    let words = "The quick prediction appears when two classes are annotated.";
     if (this.map) {
-      const took = struck !== null && struck === this.struck ? `, ${((performance.now() - struck) / 1000).toFixed(1)} s after your stroke` : "";
+      const took = struck !== null && struck === this.struck ? `, ${((performance.now() - struck) / 1000).toFixed(1)} s after the last stroke` : "";
       if (took) this.viewer.canvas.dataset.live = String(Math.round(performance.now() - struck));
       this.struck = struck === this.struck ? null : this.struck;
-      const by = found.by_network ? "a pretrained network's view of patches" : "colours and edges of patches";
-      words = `Quick answer${took}: a line drawn through ${by}, from ${drawn.map((one) => `${this.patches[one.id]} of ${one.name}`).join(", ")}. It is not the trained model, and nobody has tested it.`;
+      const by = found.by_network ? "features of a pretrained encoder" : "colours and edges of patches";
+      words = `Quick prediction${took}: a linear classifier on ${by}, trained on ${drawn.map((one) => `${this.patches[one.id]} of ${one.name}`).join(", ")}. It is not the trained model, and its accuracy is unknown.`;
     }
-    if (thin.length) words += ` What is drawn of ${thin.map((one) => one.name).join(" and ")} holds no patch of tissue: draw it wider.`;
-    if (found.beyond) words += " It reaches around the middle of the screen: zoom in to see all.";
+    if (thin.length) words += ` The annotations of ${thin.map((one) => one.name).join(" and ")} contain no tissue patch: make them larger.`;
+    if (found.beyond) words += " It covers the middle of the screen only: zoom in to see all.";
     this.words.textContent = words + busy;
   }
 

@@ -17,8 +17,8 @@ export const imageOf = (data, id) => (id === undefined ? data.images[0] : data.i
 /** Error page for an image that does not exist. */
 export function missingImage(data, job) {
   return h("div", { class: "missing", id: "missing-image" }, h("h1", {}, "This image does not exist"),
-    h("p", {}, `There is no image with this address in ${data.name}: it may have been renamed, moved or deleted.`),
-    h("div", { class: "buttons" }, data.images.length ? h("a", { class: "button main", href: `#/look/${job ?? "-"}/${data.id}` }, `See the images of ${data.name}`) : null,
+    h("p", {}, `The address belongs to no image of ${data.name}: the image may have been renamed, moved or deleted.`),
+    h("div", { class: "buttons" }, data.images.length ? h("a", { class: "button main", href: `#/look/${job ?? "-"}/${data.id}` }, `Show the images of ${data.name}`) : null,
       h("a", { class: "button", href: "#/data" }, "Choose other data")));
 }
 
@@ -34,7 +34,7 @@ export function imageStrip({ data, chosen, job, base }) {
     const wanted = words.toLowerCase();
     const own = data.images.filter((image) => `${image.name} ${image.label}`.toLowerCase().includes(wanted));
     fill(list, own, make, { show: chosen });
-    if (!own.length) list.replaceChildren(h("p", { class: "soft" }, "No image has this in its name."));
+    if (!own.length) list.replaceChildren(h("p", { class: "soft" }, "No image name contains this text."));
   };
   show("");
   const search = data.images.length < MANY ? null : h("input", { type: "search", id: "find-image", placeholder: "Find…",

@@ -9,10 +9,10 @@ export function suggestBar(state) {
   const place = h("div", { id: "suggested", "aria-live": "polite" });
   const parts = h("div", { id: "suggested-fields", "aria-live": "polite" });
   return h("section", { id: "suggest" }, h("h2", {}, "What to label next"),
-    h("p", { class: "soft" }, "Where the model is in doubt, and what looks unlike all that it has learnt from."),
+    h("p", { class: "soft" }, "Images and fields with uncertain predictions, or unlike the training images."),
     h("div", { class: "buttons" },
-      h("button", { id: "suggest-images", onclick: once(() => suggestImages(state, place)) }, "Which image?"),
-      h("button", { id: "suggest-fields", onclick: once(() => suggestFields(state, parts)) }, "Which part of this one?")),
+      h("button", { id: "suggest-images", onclick: once(() => suggestImages(state, place)) }, "Suggest images"),
+      h("button", { id: "suggest-fields", onclick: once(() => suggestFields(state, parts)) }, "Suggest fields of this image")),
     place, parts);
 }
 
@@ -27,7 +27,7 @@ async function suggestImages(state, place) {
     for (const id of left()) {
       if (state.stopped || asked.size >= MOST_JUDGED) break;
       asked.add(id);
-      place.replaceChildren(h("p", { class: "soft" }, `The model looks at images: ${asked.size} of up to ${MOST_JUDGED}…`));
+      place.replaceChildren(h("p", { class: "soft" }, `Predicting images: ${asked.size} of up to ${MOST_JUDGED}…`));
       await get(`/api/jobs/${state.job}/look/${state.data.id}/${id}`).catch(() => null); // one that cannot be read
     }
     found = await get(url);
@@ -36,21 +36,21 @@ async function suggestImages(state, place) {
 }
 
 function imagesView(state, found) {
-  const unread = found.unread ? [h("p", { class: "warning" }, `${count(found.unread, "image")} could not be read, and ${found.unread === 1 ? "is" : "are"} not suggested.`)] : [];
-  if (!found.of) return [h("p", {}, "Every image of this set was learnt from, tested on, or labelled by you: there is none to suggest.")];
-  if (!found.suggested.length) return [...unread, h("p", {}, "The model has judged none of the other images: large ones are judged if you open them and ask for the map.")];
+  const unread = found.unread ? [h("p", { class: "warning" }, `${count(found.unread, "image")} could not be read. Repair or exclude ${found.unread === 1 ? "it" : "them"}.`)] : [];
+  if (!found.of) return [h("p", {}, "No suggestion: all images of this data set are used for training or test, or labelled by you.")];
+  if (!found.suggested.length) return [...unread, h("p", {}, "No other image has a prediction yet. Open large images to compute their maps.")];
   const percent = (share) => `${Math.round(100 * share)} %`;
-  return [...unread, h("p", { class: "soft" }, `Of ${count(found.judged, "image")} that the model has judged, of ${found.of} that it does not know:`),
+  return [...unread, h("p", { class: "soft" }, `Of ${count(found.judged, "image")} with a prediction, of ${found.of} not used for training or test:`),
     h("ul", { class: "plain suggestions" }, found.suggested.map((one) => h("li", {},
       h("img", { src: `/api/data/${state.data.id}/images/${one.image}/thumbnail.jpg`, alt: "", loading: "lazy" }),
       h("span", {}, h("a", { href: `#/look/${state.job}/${state.data.id}/${one.image}` }, one.name.split("/").pop()), h("br"),
-        h("small", { class: "soft" }, `more doubtful than ${percent(one.doubt)}, newer than ${percent(one.novelty)} of them`))))),
-    h("button", { class: "link", id: "judge-more", onclick: once(() => suggestImages(state, document.getElementById("suggested"))) }, "Judge more images")];
+        h("small", { class: "soft" }, `more uncertain than ${percent(one.doubt)}, less similar to training images than ${percent(one.novelty)} of them`))))),
+    h("button", { class: "link", id: "judge-more", onclick: once(() => suggestImages(state, document.getElementById("suggested"))) }, "Predict more images")];
 }
 
 async function suggestFields(state, place) {
   const { fields } = await get(`${state.place}/fields`);
-  if (!fields.length) return place.replaceChildren(h("p", {}, "There is no further part with enough tissue."));
+  if (!fields.length) return place.replaceChildren(h("p", {}, "There is no other field with enough tissue."));
   const show = guarded(([left, top, right, bottom]) => {
     const { viewer } = state;
     const side = Math.max(right - left, bottom - top);
@@ -60,6 +60,6 @@ async function suggestFields(state, place) {
     viewer.refresh();
   });
   place.replaceChildren(h("p", { class: "buttons" }, fields.map((field, i) =>
-    h("button", { class: "suggested-field", onclick: () => show(field.box) }, `Part ${i + 1}`))));
+    h("button", { class: "suggested-field", onclick: () => show(field.box) }, `Field ${i + 1}`))));
   show(fields[0].box);
 }

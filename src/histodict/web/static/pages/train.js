@@ -5,21 +5,21 @@ import { go, here } from "../way.js";
 import { about, badList, watchChecks } from "./about.js";
 
 const STAGES = {
-  read: "Looking at the images",
-  patches: "Cutting patches from the images",
-  features: "Measuring the images",
-  initialise: "First building blocks",
-  train: "Learning",
-  decision: "Finding where to draw the line",
-  gallery: "Keeping examples",
-  predict: "Testing on patients it never saw",
+  read: "Reading the images",
+  patches: "Extracting patches",
+  features: "Computing features",
+  initialise: "Initialising the atoms",
+  train: "Training",
+  decision: "Fitting the decision threshold",
+  gallery: "Storing example patches",
+  predict: "Testing on unseen patients",
 };
 const PLAIN = [
-  ["patch_px", "Patch size", "pixels; a patch should hold a few cells"],
-  ["downsample", "Reduce images by", "1 is full detail, 2 is half"],
-  ["patches_per_class", "Patches per class", "more is slower and steadier"],
-  ["n_atoms", "Building blocks", "per class; more show finer differences"],
-  ["n_iter", "Rounds of learning", "it stops by itself when nothing changes"],
+  ["patch_px", "Patch size", "pixels; a patch should contain a few cells"],
+  ["downsample", "Downsampling factor", "1 is full resolution, 2 is half"],
+  ["patches_per_class", "Patches per class", "more patches give slower training and more stable results"],
+  ["n_atoms", "Atoms", "per class; more atoms represent finer differences"],
+  ["n_iter", "Maximum iterations", "training stops early on convergence"],
 ];
 
 export async function showTrain(content, [id, jobId]) {
@@ -54,7 +54,7 @@ async function form(data, isOver) {
   const wish = here.wishes[data.id] ??= { preset: "quick", method: "dfdl", regions, test_folds: 4, settings: {}, skip_bad: false, ...(drawn ? { test_patients: [] } : {}) };
   const warnings = h("div", { "aria-live": "polite" });
   const without = h("label", {}, h("input", { type: "checkbox", id: "skip-bad", checked: wish.skip_bad,
-    onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Go on without them");
+    onchange: (event) => { wish.skip_bad = event.target.checked; } }), " Continue without them");
   const look = () => watchChecks(data, warnings, isOver, without);
   const known = about(data, look);
   look();
@@ -78,7 +78,7 @@ async function form(data, isOver) {
   const picker = h("div", {});
   const pick = () => picker.replaceChildren(labelled("Preset", choice(presets(), wish.preset,
     (value) => { wish.preset = value; refresh(); }),
-    wish.regions ? `For regions usually ${first.for_regions.preset}, ${first.for_regions.why}.` : ""));
+    wish.regions ? `Recommended for regions: ${first.for_regions.preset} (${first.for_regions.why}).` : ""));
   const ask = (regions) => {
     wish.regions = regions;
     usual(regions);
@@ -101,19 +101,19 @@ async function form(data, isOver) {
     go("train", data.id, id);
   });
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`),
-    h("p", { class: "soft" }, drawn ? `What is drawn of ${drawn.classes.join(", ")} on ${count(drawn.n_images, "image")}: the rest is not looked at.` : [count(data.images.length, "image"), ...data.classes].join(", ")),
+    h("p", { class: "soft" }, drawn ? `Annotations of ${drawn.classes.join(", ")} on ${count(drawn.n_images, "image")}; other tissue is not used.` : [count(data.images.length, "image"), ...data.classes].join(", ")),
     known.element, warnings, drawn ? "" : question(data, wish.regions, ask), picker,
     labelled("Method", choice(methods, wish.method, take)),
-    drawn ? testPatients(data, wish) : labelled("Patients kept for testing", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
-      [5, "a fifth"], [0, "none: the result stays unknown"]], wish.test_folds,
-      (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test."),
+    drawn ? testPatients(data, wish) : labelled("Test patients", choice([[4, "a quarter"], [3, "a third"], [2, "half"],
+      [5, "a fifth"], [0, "none: the accuracy stays unknown"]], wish.test_folds,
+      (value) => { wish.test_folds = Number(value); }), "No patient is in both training and test set."),
     settings, h("button", { class: "main", onclick: start }, "Start training"));
 }
 
 function nothingYet(data) {
   return h("section", { class: "card" }, h("h1", {}, `Train on ${data.name}`), h("p", { id: "nothing-yet" },
-    "These images have no labels, and too little is drawn on them: draw something of two classes at least. "),
-    h("a", { class: "button main", href: `#/look/-/${data.id}` }, "Draw on these images"));
+    "These images have no labels and too few annotations: annotate at least two classes. "),
+    h("a", { class: "button main", href: `#/look/-/${data.id}` }, "Annotate these images"));
 }
 
 /** Of the patients on whose images something is drawn, those to test on. */
@@ -123,8 +123,8 @@ function testPatients({ drawn, images }, wish) {
   const words = h("p", { class: "soft", id: "tested-on", "aria-live": "polite" });
   const tell = () => {
     words.textContent = wish.test_patients.length
-      ? `Tested on what is drawn of ${count(wish.test_patients.length, "patient")}, of whom nothing is learnt.`
-      : "None yet: it is not tested, and how good it is stays unknown. Draw on further images to test on them.";
+      ? `The test uses the annotations of ${count(wish.test_patients.length, "patient")}; these are not used for training.`
+      : "No test patient: the accuracy stays unknown. Annotate further images for the test.";
   };
   tell();
   const box = (patient) => h("label", {}, h("input", { type: "checkbox", checked: wish.test_patients.includes(patient), onchange: (event) => {
@@ -132,8 +132,8 @@ function testPatients({ drawn, images }, wish) {
     tell();
   } }), ` ${patient}`);
   const alone = names.some((name) => drawn.patients.includes(name)) // nobody has said whose they are
-    ? h("p", { class: "soft" }, "Images of which no patient is known count as one patient each: keep all images of a patient for testing, or none of them.") : "";
-  return h("fieldset", { id: "test-patients" }, h("legend", {}, "Patients kept for testing"), drawn.patients.map(box), words, alone);
+    ? h("p", { class: "soft" }, "Each image without a patient counts as its own patient: select all images of a patient for the test, or none.") : "";
+  return h("fieldset", { id: "test-patients" }, h("legend", {}, "Test patients"), drawn.patients.map(box), words, alone);
 }
 
 function question(data, regions, ask) {
@@ -143,9 +143,9 @@ function question(data, regions, ask) {
   const both = data.classes.length > 1;
   const which = h("input", { type: "radio", name, checked: !regions, onchange: () => ask(null) });
   const where = h("input", { type: "radio", name, checked: Boolean(regions), onchange: () => ask(target.value) });
-  return h("fieldset", {}, h("legend", {}, "What should it answer?"),
-    both ? h("label", {}, which, " Which class is this image?") : null,
-    h("label", {}, where, " Where in the image is ", target, " ?"));
+  return h("fieldset", {}, h("legend", {}, "Task"),
+    both ? h("label", {}, which, " Classify images") : null,
+    h("label", {}, where, " Detect regions of ", target));
 }
 
 function settingFields(found, wish) {
@@ -168,7 +168,7 @@ function settingFields(found, wish) {
   const rest = Object.keys(values).filter((name) => !shown.has(name));
   return [
     h("div", { class: "fields" }, plain.map((entry) => field(...entry)),
-      field("stain", "Stain correction", "evens out differences between laboratories")),
+      field("stain", "Stain correction", "compensates differences between laboratories")),
     h("details", { open: rest.some((name) => name in wish.settings) }, h("summary", {}, "All settings"),
       h("div", { class: "fields" }, rest.filter((name) => name !== "stain").map((name) => field(name, name)))),
   ];
@@ -186,7 +186,7 @@ function watch(jobId, place, list, said) {
       const busy = [...jobs, ...maps].some(isActive);
       const job = jobId ? await get(`/api/jobs/${jobId}`) : null;
       become(place, (job ? jobView(job, tick) : [h("p", { class: "soft" },
-        "Progress is shown here. Work goes on when this page is closed, and when the server restarts.")]));
+        "Progress is shown here. Jobs continue when this page is closed and after a restart of the server.")]));
       const words = job ? `${job.name}: ${job.state}` : "";
       if (said.textContent !== words) said.textContent = words; // each change is read out, once
       if (job?.state === "done" && job.has_model) here.job = job.id;
@@ -208,41 +208,41 @@ function jobView(job, again) {
   const parts = [h("h2", {}, `${job.name}: `, h("span", { class: `state ${job.state}`, id: "job-state" }, job.state)),
     h("p", { class: "soft" }, job.words)];
   if (job.state === "waiting") {
-    parts.push(h("p", {}, job.ahead ? `${count(job.ahead, "other job")} first.` : "Starting…"), act("cancel", "Cancel"));
+    parts.push(h("p", {}, job.ahead ? `Waiting for ${count(job.ahead, "other job")}.` : "Starting…"), act("cancel", "Cancel"));
   }
   if (job.state === "running") {
     parts.push(h("p", {}, timeLeft(job.progress.seconds_left)), act("cancel", "Cancel"));
   }
   if (job.error) parts.push(h("p", { class: "warning", id: "job-error" }, job.error));
   if (job.state === "failed" && job.bad.length && !job.goes_on) {
-    parts.push(badList(job.bad, act("resume", "Go on without them", { skip_bad: true })));
+    parts.push(badList(job.bad, act("resume", "Continue without them", { skip_bad: true })));
   } else if (["failed", "cancelled", "interrupted"].includes(job.state)) {
-    parts.push(h("p", {}, "What was finished is kept. ", act("resume", "Go on")));
+    parts.push(h("p", {}, "Finished steps are stored. ", act("resume", "Resume")));
   }
   if (job.state === "done") {
     parts.push(h("p", {}, h("a", { class: "button main", href: `#/model/${job.id}`, id: "see-model" },
-      job.parent ? "See what changed" : "See the model")));
+      job.parent ? "Show changes" : "Show the model")));
   }
   parts.push(h("p", { class: "buttons" }, h("button", { id: "rename", onclick: rename(job, again) }, "Rename"),
     isActive(job) ? null : h("button", { id: "delete", onclick: remove(job) }, "Delete")));
   parts.push(stageBars(job.progress.stages));
   if (job.progress.objective.length) {
     parts.push(curves(job.progress.objective, job.classes), h("p", { class: "soft" },
-      "How badly each class's building blocks still rebuild their own patches, against the others'. ",
-      "When the lines are flat, nothing more is learnt."));
+      "Reconstruction error of the patches of each class by its own atoms, relative to those of the other classes. ",
+      "Flat curves mean convergence."));
   }
   return parts;
 }
 
 const rename = (job, again) => once(async () => {
-  const name = prompt("What shall this training be called?", job.name);
+  const name = prompt("Name of the training:", job.name);
   if (!name) return;
   await post(`/api/jobs/${job.id}/rename`, { name });
   again();
 });
 
 const remove = (job) => once(async () => {
-  if (!confirm(`Delete the training ${job.name}, with its model and its results? Images and corrections stay.`)) return;
+  if (!confirm(`Delete the training ${job.name}, its model and its results? Images and corrections are not deleted.`)) return;
   await post(`/api/jobs/${job.id}/delete`);
   go("train", job.data);
 });
@@ -261,7 +261,7 @@ function mapList(maps, again) {
     again();
   });
   return h("div", { class: "card", id: "maps" }, h("h2", {}, "Maps of large images"),
-    h("p", { class: "soft" }, "Trainings come first: a map that is being made waits for them, and then begins anew."),
+    h("p", { class: "soft" }, "Trainings have priority: a map in progress is stopped and restarted after them."),
     h("table", { class: "jobs" }, maps.map((map) => h("tr", {},
       h("td", {}, map.image ? h("a", { href: `#/look/${map.model}/${map.data}/${map.image}` }, map.name) : map.name),
       h("td", {}, h("span", { class: `state ${map.state}` }, map.state)),
