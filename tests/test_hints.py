@@ -49,7 +49,7 @@ def messages(image):
     yield message(open_with, image, None, Recipe(mpp=0.5)), how
     missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy the data again"
     yield check_missing_chunks("a.zarr", 3, 5), missing
-    size = "PixelSizeOption(override=…)", "--override-mpp", "give the true size in a column mpp"
+    size = "PixelSizeOption(override=…)", "--override-mpp", "set the true one in a column mpp"
     yield message(open_with, image, 1.0, Recipe(), 0.5), size
     names = "columns={'label': …}", "--column label=NAME", "Rename them"
     yield message(table, image.parent, "path,note,other"), names
@@ -57,7 +57,7 @@ def messages(image):
     yield message(table, image.parent, "path,class,diagnosis"), several
     (image.parent / "t.csv").write_text("path,mask\na.png,a.png")
     masked = read_manifest(image.parent / "t.csv")
-    kind = "use a RegionDetector", "give --regions NAME", "ask where in the image it is"
+    kind = "use a RegionDetector", "give --regions NAME", "choose the target 'regions'"
     yield message(TissueClassifier().fit, masked), kind
 
 

@@ -37,7 +37,10 @@ def test_pixel_settings_are_refused_for_precomputed_features():
         {"stain": "macenko"},
         {"patch_px": "32"},
     ):
-        with pytest.raises(ValueError, match=f"{next(iter(setting))}=.* is of pixels"):
+        with pytest.raises(
+            ValueError,
+            match=f"{next(iter(setting))}=.* has no effect on vectors from feature files",
+        ):
             specified.parse_settings(setting)
     assert specified.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (

@@ -46,7 +46,6 @@ FOLDERS = (
     "utils",
     "web",
 )
-SUFFIXES = (".py", ".html", ".j2", ".js")
 
 # Terms that contain such a word, as regular expressions.
 ALLOWED = (r"chance level", r"data leakage", r"hold-out", r"pen marks?")
@@ -108,12 +107,19 @@ def script_literals(script: str) -> Iterator[tuple[str, int]]:
             yield text, script.count("\n", 0, found.start()) + 1
 
 
+READERS = {
+    ".py": string_literals,
+    ".js": script_literals,
+    ".html": visible_lines,
+    ".j2": visible_lines,
+}
+
+
 def complaints(where: str, source: str) -> list[str]:
     """Return a line for each replaced word in the texts of a module, script or page."""
-    readers = {".py": string_literals, ".js": script_literals, ".html": visible_lines, ".j2": visible_lines}
     return [
         f"{where}:{line}: {word} -> {REPLACED.get(word) or REPLACED[word[:-1]]}: {text!r}"
-        for text, line in readers[Path(where).suffix](source)
+        for text, line in READERS[Path(where).suffix](source)
         for word in re.findall(r"[a-z]+", re.sub("|".join(ALLOWED), "", text.lower()))
         if word in REPLACED or word in PLURALS
     ]
@@ -122,7 +128,7 @@ def complaints(where: str, source: str) -> list[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_messages_use_the_standard_vocabulary(folder):
     place = ROOT / "src" / "histodict" / folder
-    files = [path for path in [place, *place.rglob("*")] if path.suffix in SUFFIXES]
+    files = [path for path in [place, *place.rglob("*")] if path.suffix in READERS]
     assert files
     found = [
         text
@@ -152,7 +158,7 @@ def test_replaced_terms_on_pages_are_found():
     assert [text.split(": ")[0] for text in complaints("page.html.j2", page)] == ["page.html.j2:4"]
 
 
-def test_replaced_words_in_scripts_are_found():
+def test_scripts_are_searched():
     script = """// The view.
     const where = /["`]a\\//.test(name) ? "judge" : h("p", { class: "view asked" }, "Answers");
     text = `${rows.map((row) => { return `${row.name} spoken`; })} is ${f({ a: 1 })} held`;

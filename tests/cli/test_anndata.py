@@ -105,7 +105,7 @@ def test_whole_image_model_is_refused_before_the_work(tissue, tmp_path):
     path = whole_image.save(tmp_path / "w.histodict")
     arguments = ["predict", str(path), str(tissue), "-o", str(tmp_path / "out"), "--anndata"]
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2 and "has no patches to make AnnData of" in result.output
+    assert result.exit_code == 2 and "has no patches for AnnData" in result.output
     assert not (tmp_path / "out" / "predictions.csv").exists()
 
 

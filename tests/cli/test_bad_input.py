@@ -238,7 +238,7 @@ def test_single_class_is_refused(classes, tmp_path):
     shutil.rmtree(classes / "healthy")
     outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
-    assert "at least two classes are needed; there are: ['inflamed']" in outcome.message
+    assert "at least two classes; classes found: ['inflamed']" in outcome.message
 
 
 def test_labels_that_differ_only_in_case_are_refused(classes, tmp_path):
@@ -307,7 +307,7 @@ def test_model_with_a_pixel_size_requires_one(tissue, good, pixels, tmp_path):
     assert train(tissue / "manifest.csv", path, "--set", "mpp=0.5").status == 0
     outcome = predict(path, tmp_path / "out", good)
     assert outcome.status == 1
-    for word in ("pixel size is not known", "works at 0.5 µm", "set it with --mpp"):
+    for word in ("pixel size is unknown", "works at 0.5 µm", "set it with --mpp"):
         assert word in outcome.message
     assert predict(path, tmp_path / "out", good, "--mpp", "0.5").status == 0
     coarse = save_with_mpp(tmp_path / "coarse.tif", pixels, 1.0)

@@ -141,7 +141,7 @@ def test_names_and_statistics_appear_in_all_outputs(folder, tmp_path):
     other, less = tmp_path / "other.histodict", tmp_path / "less.histodict"
     TissueClassifier(SMALL, random_state=1).fit(table).save(other)
     run("edit", new, "--disable", "healthy:1", "-o", less)
-    for model, message in ((other, "of other atoms than this"), (less, "other atoms switched off")):
+    for model, message in ((other, "not of the"), (less, "with other disabled atoms")):
         report = run(
             "predict",
             model,

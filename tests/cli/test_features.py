@@ -86,7 +86,7 @@ def test_evaluate_writes_a_report_by_patient(slides, tmp_path):
     assert "features" in output and "mean-logistic" in output
     page = (out / "report.html").read_text()
     assert "vectors of feature files" in page and "mean-logistic" in page
-    assert "that an encoder computed before" in page and "the pixels of the image" not in page
+    assert "vectors of patches from feature files" in page and "the pixels of the image" not in page
 
 
 def test_atoms_are_shown_by_position_without_images(trained, slides, tmp_path):
@@ -340,7 +340,7 @@ def test_training_reports_all_invalid_slides_or_skips_them(mixed, slides, tmp_pa
     )
     assert status == 0 and "6 of 10 images skipped" in output, output
     status, output = run("info", tmp_path / "m")
-    assert "Left out" in output
+    assert "Excluded" in output
 
 
 def test_files_of_two_encoders_are_refused_for_training(slides, mixed, tmp_path):

@@ -17,12 +17,12 @@ from tests.small_models import TRAIN
 EXPECTED = {
     "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
     "panel": (["by an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
-    "calibrated": (["Calibrated model", "  as above"], ["decide together"]),
+    "calibrated": (["Calibrated model", "  as above"], ["ensemble with"]),
     "regions": (["region-detector", "finds regions of inflamed", "connected patches"], ["apart"]),
-    "textures": (["lbp-colour", "from the image as a whole"], ["Patches"]),
+    "textures": (["lbp-colour", "from the whole image"], ["Patches"]),
     "adapted": (["adapted without labels, scores moved by"], []),
-    "continued": (["going on from the dictionaries of another model"], []),
-    "surroundings": (["times as wide surroundings"], []),
+    "continued": (["resumed from the dictionaries of another model"], []),
+    "surroundings": (["times the patch size"], []),
     "three": (["tells apart healthy, inflamed 0, inflamed 1"], []),
 }
 
@@ -45,7 +45,7 @@ def test_json_info_is_the_header(small_models):
 @pytest.mark.parametrize("name", TRAIN)
 def test_every_kind_of_model_is_described(small_models, name):
     description = dict(describe_model(read_header(small_models.path(name))))
-    assert {"Kind", "What it does", "Learnt from", "Method", "Decision", "Seed"} <= set(description)
+    assert {"Kind", "Task", "Training data", "Method", "Decision", "Seed"} <= set(description)
     assert all(description.values())
 
 

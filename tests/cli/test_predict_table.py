@@ -184,7 +184,8 @@ def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models)
         row = unsure.row()
         assert (row["label"], row["top_label"]) == (label, prediction.top_label)
         assert "uncertain" not in row and unsure.summary().startswith("uncertain (")
-        assert prediction.top_label in unsure.summary()
+        text = f"uncertain (best guess: {prediction.top_label})"
+        assert unsure.summary().startswith(text) and text in repr(unsure)
     sure = replace(prediction, prediction_set=["inflamed"], top_label="inflamed")
     assert sure.label == sure.row()["label"] == "inflamed"
 
@@ -255,7 +256,7 @@ def test_run_with_failures_only_keeps_the_table(run_command, tissue, tmp_path):
     copied.write_bytes(b"gone")
     (images / "b.jpg").write_bytes(b"")
     run = run_command("predict", "dfdl", images, "-o", out)
-    assert run.exit_code == 1 and "the table keeps its earlier prediction" in run.output
+    assert run.exit_code == 1 and "its earlier prediction stays in the table" in run.output
     assert table(out / "predictions.csv") == before
 
 
@@ -277,6 +278,6 @@ def test_invalid_mask_prevents_scoring_but_not_prediction(run_command, tissue, t
     (tmp_path / "mask.png").write_bytes(b"no picture")
     listed = write(tmp_path / "a.csv", "path,mask,mpp", f"{image},mask.png,0.5")
     run = run_command("predict", "regions", listed, "-o", tmp_path / "o")
-    assert run.exit_code == 1 and "is not scored" in run.output and "mask.png" in run.output
+    assert run.exit_code == 1 and "not used for scores" in run.output and "mask.png" in run.output
     (row,) = table(tmp_path / "o" / "detections.csv")
     assert row["path"] == str(image) and not row.get("truth")

@@ -91,7 +91,7 @@ def test_image_of_identical_patches_is_reported(model_file, tmp_path):
     Image.fromarray(plain).save(tmp_path / "plain.png")
     run = predict(model, tmp_path / "plain.png", tmp_path / "out", "--mpp", "0.5")
     assert run.exit_code == 0, run.output
-    assert "all patches are alike" in rows_of(tmp_path / "out")[0]["notes"]
+    assert "the scores of all patches are equal" in rows_of(tmp_path / "out")[0]["notes"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

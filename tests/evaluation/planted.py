@@ -76,14 +76,18 @@ def evaluate_planted(
         )
 
 
+def prediction_set(label: str) -> list[str]:
+    """Return the prediction set of an image with probabilities."""
+    return [label]
+
+
 def _content(predictions: list[tuple[str, list[float], list[float]]]) -> dict[str, Any]:
     labels, scores, probabilities = (list(column) for column in zip(*predictions, strict=True))
     return {
         "labels": labels,
         "scores": scores,
         "probabilities": probabilities,
-        # The prediction set must contain the label.
-        "prediction_sets": [[label] if p else [] for label, _, p in predictions],
+        "prediction_sets": [prediction_set(label) if p else [] for label, _, p in predictions],
         "seconds": {"train": 2.0, "test": 0.5 * len(labels)},
         "peak_mib": 123.4,
     }

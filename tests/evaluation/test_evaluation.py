@@ -260,7 +260,7 @@ def test_patient_leakage_in_splits_is_refused(images, tmp_path):
     splits = k_folds(images, 2)
     first = splits.splits[0]
     leaky = replace(first, train=[*first.train, first.test[0]], test=first.test[1:])
-    with pytest.raises(PatientLeakError, match="both sides"):
+    with pytest.raises(PatientLeakError, match="both training and test set"):
         evaluate(images, PLANS, replace(splits, splits=(leaky,)), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -277,12 +277,12 @@ def test_unmeasurable_splits_are_refused_before_training(images, tmp_path):
     one = [i for i in places if patients[i] == "p0"]
     others = [i for i in places if patients[i] != "p0"]
     alone = replace(splits, splits=(Split("one patient", others, one),))
-    with pytest.raises(ValueError, match="come from one patient"):
+    with pytest.raises(ValueError, match="are of a single patient"):
         evaluate(images, PLANS, alone, tmp_path)
     half = [i for i in places if patients[i] < "p3"]
     benign = [i for i in places if patients[i] >= "p3" and labels[i] == "benign"]
     untested = replace(splits, splits=(Split("no malignant", half, benign),))
-    with pytest.raises(SplitError, match="on no others"):
+    with pytest.raises(SplitError, match="must have the same classes"):
         evaluate(images, PLANS, untested, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -295,7 +295,9 @@ def test_split_by_image_is_warned_of(tissue, folder, tmp_path):
               "--cache", str(folder / "cache"), "--set", "downsample=1", *arguments]
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "patients are on both sides of a split" in " ".join(result.output.split())
+    assert "patients are in both the training and the test set of a split" in " ".join(
+        result.output.split()
+    )
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Warning: split by image, not by patient" in page
     assert json.loads((tmp_path / "provenance.json").read_text())["kept_apart"] == ["image"]
@@ -345,7 +347,7 @@ def test_damaged_example_model_is_trained_again(tissue, folder, tmp_path):
     (file,) = again.glob("models/*.histodict")
     content = file.read_bytes()
     file.write_bytes(content[:1000])
-    with pytest.warns(UserWarning, match="trained anew"):
+    with pytest.warns(UserWarning, match="trained again"):
         result = run(tissue, again, "--jobs", "1")
     assert result.exit_code == 0, result.output
     assert file.read_bytes() == content
@@ -368,11 +370,11 @@ def test_help_explains_the_options():
     text = " ".join(result.output.replace("│", " ").split())
     for taught in (
         "with patients kept apart",
-        "A run that was stopped goes on where it was",
-        "histodict evaluate tissue.csv --methods dfdl,odl,lbp-colour",
-        "k-fold, hold-out, site, predefined, or a splits.json to use again",
-        "The first is compared with all others",
-        "the figures are too good, and the report says so",
+        "The same command resumes",
+        "histodict evaluate tissue.csv --methods dfdl,lbp-colour",
+        "k-fold, hold-out, site, predefined (column split), or the splits.json of an earlier run",
+        "The first is compared with the others",
+        "Accuracy is then too high; the report states this",
     ):
         assert taught in text
 

@@ -130,8 +130,8 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
 
 def test_report_tables_and_provenance_are_of_regions(folder):
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Figures are of the patches" in page and "finds regions of inflammation" in page
-    assert page.count('<figure class="card">') == 5 and "patches missed" in page
+    assert "Scores are of tissue patches" in page and "detect regions of inflammation" in page
+    assert page.count('<figure class="card">') == 5 and "false positive patches of" in page
     assert json.loads((folder / "provenance.json").read_text())["region"] == "inflammation"
     errors = read_csv(folder / "errors.csv")
     assert len(errors) == 10 and {"misses", "false_alarms", "Dice"} <= set(errors[0])
@@ -149,7 +149,7 @@ def test_missing_results_are_computed_again_to_the_same_bytes(foci, folder, tmp_
     next(train_tests[1].with_suffix("").glob("*.npz")).unlink()  # one missing map
     tables = ("predictions.csv", "results.csv", "comparisons.csv", "errors.csv")
     before = {name: (again / name).read_bytes() for name in tables}
-    with pytest.warns(UserWarning, match="is damaged and made anew"):
+    with pytest.warns(UserWarning, match="damaged predictions in the cache are computed again"):
         result = run(foci, again, "--methods", "dfdl,odl", "--jobs", "1")
     assert result.exit_code == 0, result.output
     assert {name: (again / name).read_bytes() for name in tables} == before
@@ -158,10 +158,10 @@ def test_missing_results_are_computed_again_to_the_same_bytes(foci, folder, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--methods", "lbp-colour"], "looks at the image as a whole"),
-        (["--methods", "pixels:dfdl"], "not for regions"),
+        (["--methods", "lbp-colour"], "uses whole images"),
+        (["--methods", "pixels:dfdl"], "no ensemble and no calibration"),
         (["--methods", "dfdl+unlabelled"], "not for regions"),
-        (["--methods", "dfdl", "--positive", "x"], "--positive: leave it out"),
+        (["--methods", "dfdl", "--positive", "x"], "--positive cannot be combined with --regions"),
     ],
 )
 def test_options_without_regions_are_refused(foci, tmp_path, options, message):
@@ -186,14 +186,14 @@ def test_images_without_masks_are_refused(foci, tmp_path):
     none = tmp_path / "none.csv"
     none.write_text("path,label\n" + "\n".join(f"{foci / f'{i}.png'},a" for i in range(5)))
     result = run(none, tmp_path / "o")
-    assert result.exit_code == 2 and "give images with masks" in result.output
+    assert result.exit_code == 2 and "needs images with masks" in result.output
 
 
 def test_regions_of_one_patient_are_refused_before_training(foci, tmp_path):
     lonely = table(foci, tmp_path / "a.csv", lambda i: "4-mask.png" if i else "0-mask.png")
     result = run(lonely, tmp_path / "o", "--methods", "dfdl")
     assert result.exit_code == 2, result.output
-    assert "trains on no tissue inside" in result.output
+    assert "has no training tissue inside" in result.output
     assert not (tmp_path / "o" / "runs").exists()
 
 
@@ -206,9 +206,7 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
         kinds = {name: plan.recipe.features for name, plan in plans.items()}
         if missing:
             assert kinds == {"dfdl": "centred"}
-            assert (
-                "the preset is regions, of pixels, as no pretrained network is installed" in output
-            )
+            assert "preset 'regions': no pretrained encoder is installed" in output
         else:
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
@@ -219,7 +217,7 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
     assert not capsys.readouterr().err  # none was selected
     # The encoder is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
-    assert "the preset is pixels, a panel of pixels, as no pretrained" in capsys.readouterr().err
+    assert "preset 'pixels': no pretrained encoder is installed" in capsys.readouterr().err
     monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
@@ -238,7 +236,7 @@ def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
     ]
     assert {recipe.features for recipe in made} == {"centred"}
     output = " ".join(capsys.readouterr().err.split())
-    assert output.count("the preset is regions, of pixels, as shirc codes colour channels") == 2
+    assert output.count("preset 'regions': shirc codes colour channels") == 2
     assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
 
 

@@ -225,7 +225,7 @@ def test_atoms_are_selected_by_class_and_number_or_by_name():
     assert parse_atom_selector("c:d:2", labels, notes) == [2]
     assert parse_atom_selector("fat, lots", labels, notes) == [1, 2]
     assert parse_atom_selector("c:d:1, c:d:2", labels, notes) == [1, 2]
-    with pytest.raises(ValueError, match="there is no atom 'x:1'"):
+    with pytest.raises(ValueError, match="unknown atom 'x:1'"):
         parse_atom_selector("x:1", labels, notes)
 
 

@@ -34,7 +34,7 @@ def test_separating_concept_is_named(usage):
     names = [f"c{k}" for k in range(5)]
     labels = ["a", "a", "", "", "", "", "b", "b", "", "", "", ""]
     _, rows = concept_prediction_rows(usage, labels, [f"i{k}" for k in range(12)], names)
-    assert [row["answer"] for row in rows] == LABELS
+    assert [row["label"] for row in rows] == LABELS
     assert all("'c2'" in row["because"].split(";")[0] for row in rows[6:])
 
 
@@ -56,7 +56,7 @@ def test_contributions_of_three_classes_add_up(usage):
     head, rows = concept_prediction_rows(
         usage, expected, [f"i{k}" for k in range(12)], list("vwxyz")
     )
-    assert [row["answer"] for row in rows] == labels
+    assert [row["label"] for row in rows] == labels
     contributions, scores = head.contributions(usage.weights), head.scores(usage.weights)
     assert contributions.shape == (12, 3, 5)
     np.testing.assert_allclose(contributions.sum(axis=2) + head.bias, scores, atol=1e-9)

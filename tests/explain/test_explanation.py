@@ -166,6 +166,14 @@ def _make_explanation(excess, score=1.0):
     return Explanation(prediction, ("a", "b"), scores, constant, parts)
 
 
+def test_uncertain_prediction_is_reported_with_the_best_guess():
+    explanation = _make_explanation([0.6, 0.1])
+    assert explanation.summary().startswith("b, because")
+    explanation.prediction.label = "uncertain"
+    assert explanation.summary().startswith("uncertain (best guess: b), because")
+    assert explanation.to_dict()["label"] == "uncertain"
+
+
 def test_summary_states_reasons_only_if_they_explain_half_of_the_difference():
     strong = _make_explanation([0.6, 0.1, 0.1, 0.2])
     assert strong.summary() == (

@@ -123,14 +123,14 @@ def test_damaged_project_is_left_unchanged(images, tmp_path, text):
     folder = tmp_path / "qupath"
     save_project(folder, CLASSES, images)
     (folder / "project.qpproj").write_text(text)
-    with pytest.raises(ValueError, match=r"project\.qpproj: .*restore"):
+    with pytest.raises(ValueError, match=r"project\.qpproj: .*Restore"):
         save_project(folder, CLASSES, images)
     assert (folder / "project.qpproj").read_text() == text
 
 
 def test_missing_image_is_warned_of_and_skipped(images, tmp_path):
     images[1].path.unlink()
-    with pytest.warns(UserWarning, match=r"left out of .*b c#1"):
+    with pytest.warns(UserWarning, match=r"not added to .*b c#1"):
         save_project(tmp_path / "qupath", CLASSES, images)
     project = read(tmp_path / "qupath" / "project.qpproj")
     assert [entry["imageName"] for entry in project["images"]] == ["a.png", "grün.png"]

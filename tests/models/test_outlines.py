@@ -365,9 +365,7 @@ def test_parts_are_split_by_patient_and_the_run_key_includes_outlines(planted, t
 def test_incompatible_options_are_refused(planted, tmp_path):
     data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
     synthetic = ["--annotations", planted / "geojson"]
-    assert "Give --annotations DIR" in run(
-        "train", data, "--regions", "a,b", *RUN, *out, status=2
-    )
+    assert "Give --annotations DIR" in run("train", data, "--regions", "a,b", *RUN, *out, status=2)
     assert "name the classes that are learnt" in run(
         "train", data, *synthetic, *RUN, *out, status=2
     )

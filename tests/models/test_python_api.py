@@ -144,12 +144,12 @@ def test_warnings_use_the_warnings_module_and_name_the_caller(tissue, tmp_path):
     assert any("Set it with positive=" in text for text in messages)
     assert {one.filename for one in caught} == {__file__}
     assert made.class_names_ == ["one", "two"]
-    with pytest.warns(UserWarning, match="unless you give region="):
+    with pytest.warns(UserWarning, match="Set it with region="):
         RegionDetector(**SMALL | {"n_iter": 1}).fit(tmp_path)
     for use in (made.score, RegionDetector(region="two", **SMALL | {"n_iter": 1}).fit):
         with pytest.warns() as caught:
             use(tmp_path)
-        assert not any("unless you give" in str(one.message) for one in caught)
+        assert not any("Set it with" in str(one.message) for one in caught)
     with no_warnings():
         TissueClassifier("paper", **SMALL | {"n_iter": 1}).fit(tissue)
 

@@ -81,7 +81,9 @@ def test_ensemble_cannot_be_continued(manifest, small_models, tmp_path):
     one = str(small_models.path("panel"))
     two = ["-o", str(tmp_path / "two.histodict")]
     run = CliRunner().invoke(app, ["train", str(manifest.root), *two, "--start-from", one])
-    assert run.exit_code == 2 and "training can only be resumed from a single model" in " ".join(run.output.split())
+    assert run.exit_code == 2 and "training can only be resumed from a single model" in " ".join(
+        run.output.split()
+    )
 
 
 def test_training_info_records_the_start_model(manifest, first):

@@ -142,9 +142,14 @@ def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, mo
     assert [found.statistics[line.atom].label for use in found.flagged for line in use.atoms] == [
         label
     ]
-    section = page[page.index("look like a leak</h2>") : page.index("How to read this page")]
-    assert "images from B use it in 20 of 100 patches more" in section
-    assert section.count('class="atom-picture"') == 1 and 'class="atom-statistics confounded"' in section
+    section = page[
+        page.index("Atoms confounded with the site</h2>") : page.index("How to read this page")
+    ]
+    assert "images from B use it in 20 % more of their patches" in section
+    assert (
+        section.count('class="atom-picture"') == 1
+        and 'class="atom-statistics confounded"' in section
+    )
     assert f"--disable &#34;{label}&#34;" in section or f'--disable "{label}"' in section
     ids = re.findall(r'id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)
@@ -248,12 +253,11 @@ def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
     )
     assert "an ensemble of 2" in ensemble_note(ensemble) and ensemble_note(model) == ""
     _, page = page_of(ensemble, manifest, tmp_path / "a.html", 2)
-    assert "atoms of its first member" in page
+    assert "shows the atoms of the first one" in page
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
-    [("nearest-mean", "has no atoms"), ("lbp-colour", "looks at the image as a whole")],
+    ("method", "message"), [("nearest-mean", "has no atoms"), ("lbp-colour", "uses whole images")]
 )
 def test_methods_without_atoms_are_refused(manifest, tmp_path, method, message):
     recipe = Recipe(method=method, patch_px=12, patches_per_class=200, aggregation="margin")
@@ -268,9 +272,8 @@ def test_missing_files_are_reported(model_file, manifest, tmp_path):
     for arguments, text in (
         ((model_file, tmp_path / "nothing", "-o", page), "file or folder not found"),
         ((tmp_path / "no.histodict", manifest.root, "-o", page), "no.histodict"),
-        ((model_file, manifest.root, "-o", tmp_path / "no" / "a.html"), "make it first"),
         ((model_file, manifest.root, "-o", page, "--atoms", 0), "atoms must be"),
-        ((model_file, manifest.root, "-o", page, "--split", "x"), "no row has 'x'"),
+        ((model_file, manifest.root, "-o", page, "--split", "x"), "no row has the value 'x'"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2 and text in done.output, (arguments, done.output)

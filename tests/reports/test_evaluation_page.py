@@ -22,6 +22,7 @@ from histodict.reports import evaluation_tables as evaluation_errors
 from histodict.reports.evaluation_page import write_evaluation_page
 from histodict.reports.model_card import ITEMS
 from histodict.utils.parallel import ExecutionOptions
+from tests.evaluation import planted
 from tests.evaluation.planted import evaluate_planted, one_hot, write_images, wrong_for
 
 LBP, WND = "lbp-colour", "paper:wndcharm"
@@ -123,18 +124,18 @@ def test_results_equal_the_table(page, folder):
 def test_comparisons_equal_the_table(page, folder):
     (row,) = read_csv(folder / "comparisons.csv")
     (displayed,) = page.table("methods", "difference")
-    assert displayed[0] == f"{LBP} less {WND}"
+    assert displayed[0] == f"{LBP} minus {WND}"
     assert displayed[1] == f"{float(row['difference']):+.3f}" == "+0.167"
     assert displayed[2] == f"{float(row['low']):+.3f} to {float(row['high']):+.3f}"
     assert displayed[3:5] == [f"{float(row[key]):.3f}" for key in ("p_value", "p_holm")]
     assert float(row["p_holm"]) > 0.05
-    assert displayed[5] == "no difference shown"
+    assert displayed[5] == "not significant"
 
 
 def test_confusion_matrices_count_the_predictions(page, folder):
     predictions = read_csv(folder / "predictions.csv")
     counts = Counter((row["method"], row["truth"], row["label"]) for row in predictions)
-    matrices = [t for t in page.tables if t[0][0].startswith("truly")]
+    matrices = [t for t in page.tables if t[0][0].startswith("true class")]
     assert len(matrices) == 2
     for method, (header, *rows) in zip((LBP, WND), matrices, strict=True):
         assert header[1:] == ["benign", "malignant"]
@@ -145,7 +146,7 @@ def test_confusion_matrices_count_the_predictions(page, folder):
 
 
 def test_operating_points_are_those_of_the_predictions(page, folder):
-    text = re.search(r'aria-label="False alarm rate and miss rate[^"]*', page.source)
+    text = re.search(r'aria-label="False positive rate and false negative rate[^"]*', page.source)
     assert text
     for method in (LBP, WND):
         own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
@@ -195,17 +196,17 @@ def test_too_many_images_are_named_instead(done, tmp_path, monkeypatch):
     page = report(done, tmp_path)
     assert len(page.alts) == 2
     for name in ("p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"):
-        assert f"{name}: truly" in page.text
-    assert page.text.count("picture left out") == 3
+        assert f"{name}: true class" in page.text
+    assert page.text.count("picture omitted") == 3
 
 
 def test_report_without_errors(images, tmp_path):
     done = evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: wrong_for()})
     page = report(done, tmp_path)
     assert "all predictions are correct" in page.text
-    assert "An interval of no width does not mean certainty" in page.text
+    assert "An interval of zero width is not certainty" in page.text
     assert page.alts == []
-    assert "Compared with each other" not in page.text.partition("Checklist")[0]
+    assert "Comparisons" not in page.text.partition("Checklist")[0]
 
 
 def test_background_is_a_separate_column(images, tmp_path):
@@ -217,7 +218,7 @@ def test_background_is_a_separate_column(images, tmp_path):
     page = report(
         evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: no_tissue_for_p0}), tmp_path
     )
-    assert page.table("truly ↓ \xa0 answered →", "benign", "malignant", "no tissue") == [
+    assert page.table("true class ↓ / predicted class →", "benign", "malignant", "no tissue") == [
         ["benign", "5", "0", "1"],
         ["malignant", "0", "5", "1"],
     ]
@@ -232,14 +233,14 @@ def test_split_by_image_is_warned_of(images, page, tmp_path):
     loud = report(evaluate_planted(images, splits, tmp_path, {LBP: wrong_for("p0_1")}), tmp_path)
     sides = [[{images.patients[i] for i in side} for side in (s.train, s.test)] for s in splits]
     n_shared = len(set.union(*(train & test for train, test in sides)))
-    assert f"{n_shared} of the patients were trained on and tested at the same time" in loud.text
+    assert f"{n_shared} of the patients are in both training and test set" in loud.text
     head = loud.text.partition("Data")[0]
     assert "Warning: split by image, not by patient" in loud.text
-    assert "figures measured so are too good" in loud.text
-    assert "always on patients that they had not learnt from" not in head
-    assert "Split by image: all figures are too good." in loud.text  # in the model card
+    assert "too optimistic for new patients" in loud.text
+    assert "Training and test sets have no patient in common" not in head
+    assert "Split by image: all scores are too optimistic." in loud.text  # in the model card
     assert "split by image" not in page.text.lower()
-    assert "no patient is in both training and test set of a split" in page.text
+    assert "no patient is in both training and test set" in page.text
 
 
 def test_warnings_about_the_data_are_repeated(tmp_path):
@@ -290,7 +291,7 @@ def test_three_classes(tmp_path):
     splits = leave_one_site_out(manifest)
     done = evaluate_planted(manifest, splits, tmp_path / "out", {LBP: second_for_third})
     page = report(done, tmp_path / "out")
-    matrix = page.table("truly ↓ \xa0 answered →", *names)
+    matrix = page.table("true class ↓ / predicted class →", *names)
     assert matrix == [
         [names[0], "6", "0", "0"],
         [names[1], "0", "6", "0"],
@@ -299,8 +300,8 @@ def test_three_classes(tmp_path):
     assert "sensitivity" not in page.text.lower()
     assert not (tmp_path / "out" / "figures" / "roc.svg").exists()
     assert "a<b>" not in page.source  # names are text, not tags
-    assert "one site to test on" in page.text
-    assert "another laboratory was not tested" not in page.text
+    assert "each site in turn is the test set" in page.text
+    assert "another laboratory were not tested" not in page.text
 
 
 def test_training_sizes(images, tmp_path):
@@ -344,6 +345,22 @@ def test_probabilities_are_evaluated(images, tmp_path):
     stored = np.mean([nearly_sure(record, 0, "")[0] == record.label for record in images.records])
     assert stored < 1 and f"contain the true class for {stored:.3f} of the images" in page.text
     assert (tmp_path / "figures" / "calibration.svg").is_file()
+
+
+def test_uncertain_predictions_are_reported_with_the_best_guess(images, tmp_path, monkeypatch):
+    def wrong_probability(record, seed, split):
+        label, scores, _ = wrong_for("p0_1")(record, seed, split)
+        return label, scores, [0.5, 0.5]
+
+    def report_with(prediction_set):
+        monkeypatch.setattr(planted, "prediction_set", lambda label: prediction_set)
+        folder = tmp_path / str(len(prediction_set))
+        done = evaluate_planted(images, k_folds(images, 2), folder, {LBP: wrong_probability})
+        return report(done, folder).text
+
+    text = f"{LBP}: uncertain (best guess: malignant) (1 of 1)"
+    assert text in report_with(["benign", "malignant"]) and text in report_with([])
+    assert f"{LBP}: malignant (1 of 1)" in report_with(["malignant"])
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -412,5 +429,5 @@ def test_ensemble_is_described_with_its_members():
 
     text = describe_plan(Plan.named("pixels"))
     assert "ensemble with 2 other base models: lbp-colour (reinhard, downsampled 2" in text
-    assert "lbp-colour (none, reduced 4 times)" in text
+    assert "lbp-colour (none, downsampled 4 times)" in text
     assert "views" not in describe_plan(Plan.named("fast"))

@@ -119,16 +119,16 @@ def test_any_readable_name_makes_a_class_and_survives_a_file(client, name):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"name": ""}, "from 1 to 60"),
-        ({"name": "   "}, "from 1 to 60"),
-        ({"name": "x" * 61}, "from 1 to 60"),
-        ({"name": 5}, "needs a name"),
-        ({}, "needs a name"),
-        ({"name": "a\x00b"}, "cannot hold"),
-        ({"name": "a\u202eb"}, "cannot hold"),
+        ({"name": ""}, "1 to 60 characters"),
+        ({"name": "   "}, "1 to 60 characters"),
+        ({"name": "x" * 61}, "1 to 60 characters"),
+        ({"name": 5}, "name of the class is empty"),
+        ({}, "name of the class is empty"),
+        ({"name": "a\x00b"}, "cannot contain"),
+        ({"name": "a\u202eb"}, "cannot contain"),
         ({"name": "ok", "colour": "red"}, "#rrggbb"),
         ({"name": " STRIPES"}, "already"),
-        ({"id": "0" * 12, "name": "y"}, "no such class"),
+        ({"id": "0" * 12, "name": "y"}, "class does not exist"),
     ],
 )
 def test_misleading_names_are_refused(client, body, message):
@@ -145,7 +145,7 @@ def test_class_is_renamed_everywhere_and_only_removed_if_unused(client):
         "name": "lines",
         "colour": "#123456",
     }
-    assert "remove these first" in refused(client, "/classes", {"id": second, "remove": True})
+    assert "remove its shapes first" in refused(client, "/classes", {"id": second, "remove": True})
     request(client, annotation_path(client), {"act": "undo"})
     request(client, "/classes", {"id": second, "remove": True})
     assert request(client, annotation_path(client))["redo"] == 0  # it contained the removed class
@@ -163,7 +163,7 @@ def test_annotations_and_undo_survive_a_restart(client, folder, tmp_path):
         assert len(before["shapes"]) == 1 and (before["undo"], before["redo"]) == (1, 1)
         again = request(later, annotation_path(later), {"act": "redo"})
         assert again["shapes"] == now["shapes"]
-        assert "nothing to do again" in refused(later, annotation_path(later), {"act": "redo"})
+        assert "nothing to redo" in refused(later, annotation_path(later), {"act": "redo"})
 
 
 def test_later_paint_has_precedence_and_one_undo_restores(client):
@@ -185,7 +185,7 @@ def test_eraser_relabelling_and_removal(client):
     wipe = {"act": "draw", "tool": "eraser", "points": [[185, 90], [185, 170]], "radius": 8}
     shapes = request(client, annotation_path(client), wipe)["shapes"]
     assert len(shapes) == 2 and sum(len(s["polygons"]) for s in shapes) == 3
-    assert "nothing to rub out" in refused(
+    assert "nothing to erase" in refused(
         client, annotation_path(client), wipe | {"points": [[5, 190]]}
     )
     own = {"act": "relabel", "id": shapes[0]["id"], "label": second}
@@ -194,7 +194,7 @@ def test_eraser_relabelling_and_removal(client):
     assert (
         len(request(client, annotation_path(client), {"act": "remove", "id": last})["shapes"]) == 1
     )
-    assert "no such shape" in refused(
+    assert "shape does not exist" in refused(
         client, annotation_path(client), {"act": "remove", "id": last}
     )
 
@@ -298,24 +298,25 @@ def test_self_intersecting_outline_is_warned_of_and_filled(client):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not GeoJSON"),
-        (b"<xml/>", "not GeoJSON"),
-        (b"\xff\xfe", "not GeoJSON"),
-        (b"[" * 10_000, "not GeoJSON"),
+        (b"", "invalid GeoJSON"),
+        (b"<xml/>", "invalid GeoJSON"),
+        (b"\xff\xfe", "invalid GeoJSON"),
+        (b"[" * 10_000, "invalid GeoJSON"),
         ({"type": "FeatureCollection", "features": []}, "no outline"),
         ([{"a": 1}], "without GeoJSON features"),
         ([1, 2], "without GeoJSON features"),
         ([feature(square(9000, 9000, 50))], "outside"),
         ([feature([[0, 0], [1, "x"], [5, 5]])], "without two finite numbers"),
         ([{"type": "Feature", "geometry": {"type": "Point", "coordinates": [1, 1]}}], "no outline"),
-        ([feature(square(10, 10, 40), "a\x00b")], "cannot hold"),
-        ([feature(square(10, 10, 40), "x" * 100)], "from 1 to 60"),
+        ([feature(square(10, 10, 40), "a\x00b")], "cannot contain"),
+        ([feature(square(10, 10, 40), "x" * 100)], "1 to 60 characters"),
     ],
 )
 def test_invalid_files_are_refused_without_a_change(client, content, message):
     response = import_file(client, content)
     assert response.status_code == 400
-    assert message in response.json()["error"] and "--" not in response.json()["error"]
+    error = response.json()["error"]
+    assert message in error and "set --" not in error and "give --" not in error
     assert annotation_state(client)["images"] == annotation_state(client)["classes"] == []
 
 
@@ -475,10 +476,10 @@ def test_training_needs_two_classes_and_training_patients(client):
     assert "two classes" in refused(client, "/../../jobs", {"data": client.data})
     draw_both(client)
     body = {"data": client.data, "preset": "quick"}
-    assert "which class is to be found" in refused(client, "/../../jobs", body)
+    assert "choose the positive class" in refused(client, "/../../jobs", body)
     request(client, "/about", {"positive": "dots"})
     body |= {"test_patients": ["first.png"]}
-    assert "leave one to learn from" in refused(client, "/../../jobs", body)
+    assert "Leave at least one patient for training" in refused(client, "/../../jobs", body)
 
 
 def test_model_is_trained_and_tested_on_shapes_alone(client):
@@ -499,8 +500,8 @@ def test_model_is_trained_and_tested_on_shapes_alone(client):
         "dots",
     ]
     card = dict(model["card"])
-    assert card["Tested on"] == "1 other patient"
-    assert card["Drawn by the user"].startswith("4 shapes on 2 images")
+    assert card["Test set"] == "1 other patient"
+    assert card["Annotations"].startswith("4 shapes on 2 images")
     assert client.get(f"/api/jobs/{job}/report.html").status_code == 200
     place = f"/api/jobs/{job}/look/{client.data}/{client.images['first.png']}"
     assert client.get(place).json()["n_patches"] > rows["second.png [dots]"]["n_patches"]
@@ -521,7 +522,7 @@ def test_long_stroke_is_accepted_and_an_endless_one_refused(client):
     (shape,) = request(client, annotation_path(client), body)["shapes"]
     assert abs(shape["area"] / (np.pi * (83**2 - 17**2)) - 1) < 0.05
     more = body | {"points": [*body["points"], [1, 1]]}
-    assert "from 1 to 20000 points" in refused(client, annotation_path(client), more)
+    assert "must have 1 to 20000 points" in refused(client, annotation_path(client), more)
     endless = body | {"points": 10 * body["points"]}
     assert "too large" in refused(client, annotation_path(client), endless)
 
@@ -567,7 +568,7 @@ def test_labelled_images_are_annotated_as_a_separate_set(labelled):
     assert before["labelled"] and before["classes"] == ["healthy", "inflamed"]
     image = before["images"][0]["id"]
     for path, body in (("/classes", {"name": "a"}), (f"/images/{image}/drawn", BRUSH)):
-        assert "open them to be drawn on" in refused(labelled, path, body)
+        assert "To annotate them, open them without labels" in refused(labelled, path, body)
     own = labelled.data
     place = {"place": before["place"], "inside": before["where"], "bare": True}
     labelled.data = labelled.post("/api/data", json=place, headers=OWN).json()["id"]
@@ -576,10 +577,10 @@ def test_labelled_images_are_annotated_as_a_separate_set(labelled):
     assert [(i["id"], i["patient"], i["label"]) for i in bare["images"]] == [
         (i["id"], i["patient"], "") for i in before["images"]
     ]
-    assert "left aside" in bare["notes"][0] and bare["name"].endswith(", to draw on")
+    assert "labels are ignored" in bare["notes"][0] and bare["name"].endswith(", without labels")
     (label,) = make(labelled, "a")
     assert request(labelled, f"/images/{image}/drawn", BRUSH | {"label": label})["shapes"]
     labelled.data = own
     assert request(labelled)["labelled"] and annotation_state(labelled)["images"] == []
     names = [data["name"] for data in labelled.get("/api/session").json()["data"]]
-    assert sorted(names) == ["data", "data, to draw on"]
+    assert sorted(names) == ["data", "data, without labels"]

@@ -85,7 +85,7 @@ def test_report_needs_no_maps_of_this_version(viewed):
     client, job, _ = viewed
     make_all_old(client, job)
     report = client.get(f"/api/jobs/{job}/report.html")
-    assert report.status_code == 200 and "Where the model looks" in report.text
+    assert report.status_code == 200 and "Patch maps" in report.text
     assert len(stored_images(client, job)[1]) == 4
 
 

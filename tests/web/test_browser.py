@@ -82,12 +82,9 @@ def test_folder_is_opened_and_shown_by_class_and_patient(page):
     page.get_by_role("link", name="Train on these images").wait_for()
     assert page.locator(".class-group").count() == 2
     assert page.locator(".patient").count() == 8
-    assert page.locator(".counts tr.total").inner_text().split() == ["together", "16", "4"]
+    assert page.locator(".counts tr.total").inner_text().split() == ["total", "16", "4"]
     page.get_by_text("Checked: no warnings.").wait_for()
-    assert page.locator("#sizes td").all_inner_texts() == [
-        "0.5 µm per pixel, said by the table",
-        "16",
-    ]
+    assert page.locator("#sizes td").all_inner_texts() == ["0.5 µm per pixel, from the table", "16"]
     assert page.locator("#positive").input_value() == "inflamed"
     images = page.locator(".thumbs img")
     assert images.first.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
@@ -113,7 +110,7 @@ def test_training_shows_its_progress_and_gives_a_model(page):
         "patch_px": "16",
     }.items():
         page.locator(f"input[name={name}]").fill(value)
-    page.get_by_label("Patients kept for testing").select_option("2")
+    page.get_by_label("Test patients").select_option("2")
     page.get_by_role("button", name="Start training").click()
     page.locator(".stages progress").first.wait_for(timeout=SLOW)
     page.locator("#objective polyline").first.wait_for(timeout=SLOW)
@@ -139,7 +136,7 @@ def test_threshold_changes_the_counts(page):
     page.mouse.up()
     assert counts(page)["healthy/healthy"] == 0
     assert counts(page)["inflamed/inflamed"] == 4
-    page.get_by_role("button", name="Back to the model's own").click()
+    page.get_by_role("button", name="Reset to the threshold of the model").click()
     assert counts(page) == own
 
 
@@ -151,13 +148,13 @@ def test_moved_threshold_applies_to_viewed_images(page):
     assert "sensitivity 0 %" in page.locator("#sensitivity").inner_text()
     tuned = page.locator("#tuned")
     assert "Tuned on these images; not an estimate for unseen patients" in tuned.inner_text()
-    assert "never saw" not in page.locator("#main").inner_text()
+    assert "unseen patients" not in page.locator("#main").inner_text()
     page.locator(".image-link", has_text="inflamed, called healthy").first.click()
     page.locator("#moved").wait_for(timeout=SLOW)
     assert page.locator("#answer b").first.inner_text() == "healthy"
     assert page.locator("#map-legend").inner_text().split() == ["healthy", "inflamed"]
     keep_picture(page, "look-moved")
-    page.get_by_role("button", name="Back to the model's own").click()
+    page.get_by_role("button", name="Reset to the threshold of the model").click()
     page.locator("#moved").wait_for(state="detached")
     page.keyboard.press("Alt+3")
     page.locator("#operating").wait_for()
@@ -197,8 +194,8 @@ def wait_for_scale(viewer, is_reached):
 
 
 def test_image_is_zoomed_and_a_patch_explained(page):
-    page.get_by_role("link", name="Look at images").click()
-    page.get_by_text("The model says").wait_for(timeout=SLOW)
+    page.get_by_role("link", name="Show images").click()
+    page.get_by_text("Prediction:").wait_for(timeout=SLOW)
     viewer = page.locator("#viewer")
     before = float(viewer.get_attribute("data-scale"))
     box = viewer.bounding_box()
@@ -212,7 +209,7 @@ def test_image_is_zoomed_and_a_patch_explained(page):
     assert "µm" in page.locator(".scale-bar").inner_text()
     page.mouse.click(*middle)
     page.locator("#why-words").wait_for(timeout=SLOW)
-    assert "rebuild this patch best" in page.locator("#why-words").inner_text()
+    assert "reconstruct this patch best" in page.locator("#why-words").inner_text()
     residuals = [float(text) for text in page.locator("#residuals td:last-child").all_inner_texts()]
     assert len(residuals) == 2 and residuals[0] != residuals[1]
     assert page.locator("#why-atoms figure").count() >= 1
@@ -265,11 +262,11 @@ def test_corrections_are_trained_on_and_the_change_is_shown(page):
     keep_picture(page, "look-correct")
     page.get_by_role("button", name="Retrain with 2 corrections").click()
     page.locator("#see-model").wait_for(timeout=SLOW)
-    page.get_by_role("link", name="See what changed").click()
+    page.get_by_role("link", name="Show changes").click()
     page.locator("#changes").wait_for()
     text = page.locator("#changes").inner_text()
     assert "now inflamed" in text and "a region marked as inflamed" in text
-    assert "Right before" in text
+    assert "Correct before" in text
     keep_picture(page, "model-changes")
 
 

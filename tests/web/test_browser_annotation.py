@@ -94,12 +94,12 @@ def strike(page, work):
 
 def test_unlabelled_folder_leads_to_annotation_which_needs_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
-    page.get_by_text("They have no labels").wait_for()
+    page.get_by_text("These images have no labels").wait_for()
     page.get_by_text("Note: There are no folders of two or more classes").wait_for()
     page.locator("#draw-on").click()
-    page.get_by_text("Name what you want to tell apart").wait_for()
+    page.get_by_text("Add at least two classes").wait_for()
     page.locator("#tool-brush").click()
-    page.locator("#notice").get_by_text("Name a class first").wait_for()
+    page.locator("#notice").get_by_text("Add a class before").wait_for()
     assert page.locator("#viewer").get_attribute("data-tool") == "look"
     visible = [page.locator(f"#export-{name}").is_visible() for name in ("png", "geojson", "csv")]
     assert visible == [True, False, False]  # there is no map yet
@@ -125,11 +125,11 @@ def test_map_follows_a_stroke(page, hand, masks):
     assert page.locator("#mode").inner_text() == "Brush: Inflamed"
     hand.drag(*ill)
     wait_for_shapes(page, 1)
-    page.get_by_text("as soon as two classes are drawn").wait_for()
+    page.get_by_text("appears when two classes are annotated").wait_for()
     page.locator(".classes input[type=radio]").nth(1).click()
     assert strike(page, lambda: hand.drag(*well)) < LIVE_MS
     text = page.locator("#quick-words").inner_text()
-    assert "not the trained model" in text and "nobody has tested it" in text
+    assert "not the trained model" in text and "its accuracy is unknown" in text
     keep_picture(page, "draw-live")
     before = page.locator("#viewer").screenshot()
     more = [(x, y + 30) for x, y in well]
@@ -279,14 +279,14 @@ def test_annotation_files_are_exported_imported_and_refused(page, tmp_path):
 
 def test_training_on_one_patient_states_that_nothing_was_tested(page):
     page.locator("#train-drawn").click()
-    page.locator("#tested-on").get_by_text("None yet").wait_for()
+    page.locator("#tested-on").get_by_text("No test patient").wait_for()
     page.locator("#positive").select_option("Inflamed")
-    page.get_by_text("As you chose.").wait_for()
+    page.get_by_text("Chosen by you.").wait_for()
     small(page)
     page.get_by_role("button", name="Start training").click()
     page.locator("#see-model").wait_for(timeout=SLOW)
     page.locator("#see-model").click()
-    page.get_by_text("how good this model is, is not known").wait_for()
+    page.get_by_text("accuracy of this model is unknown").wait_for()
 
 
 def small(page):
@@ -295,7 +295,7 @@ def small(page):
 
 
 def test_trained_map_is_distinguished_and_a_patch_is_relabelled(page, hand):
-    page.get_by_role("link", name="Look at images").click()
+    page.get_by_role("link", name="Show images").click()
     wait_for_shapes(page, 3)
     page.locator("#map-class").wait_for(timeout=SLOW)
     page.locator("#map-shown").wait_for()
@@ -324,13 +324,13 @@ def test_second_patient_is_tested_and_reported(page, hand, masks):
     page.locator("#train-drawn").click()
     page.locator("#test-patients").get_by_label("slide-2.jpg").check()
     page.locator("#tested-on").get_by_text("Tested on what is drawn of 1 patient").wait_for()
-    page.get_by_text("no patient is known count as one patient each").wait_for()
+    page.get_by_text("Each image without a patient counts as its own").wait_for()
     small(page)
     page.get_by_role("button", name="Start training").click()
     page.locator("#see-model").wait_for(timeout=SLOW)
     page.locator("#see-model").click()
     page.locator("#confusion").wait_for()
-    assert "Tested on what is drawn alone" in page.locator("#parts").inner_text()
+    assert "The test uses annotated tissue only" in page.locator("#parts").inner_text()
     assert page.locator(".patients-table td").all_inner_texts()[:2] == ["slide-2.jpg", "2"]
     assert "Only 1 patient with" in page.locator("#few-patients").inner_text()
     with page.expect_download() as saved:

@@ -71,7 +71,7 @@ def visit(page, server, *parts):
 
 def test_link_outside_the_folder_is_skipped_with_a_warning(page, server, data):
     visit(page, server, "data", data)
-    page.get_by_text("left out, as they lie outside the data folders").wait_for()
+    page.get_by_text("skipped, as they lie outside the data folders").wait_for()
     page.get_by_text("link.jpg").first.wait_for()
     page.get_by_role("link", name="Train on these images").wait_for()
     assert page.locator(".thumbs img").count() == 8
@@ -118,24 +118,24 @@ def test_labelled_images_explain_how_to_annotate(page, server, data):
     image = request(server, f"/api/data/{data}")["images"][-1]["id"]
     visit(page, server, "look", "-", data, image)
     page.locator("#no-brush summary").click()
-    page.get_by_text("each as a whole").wait_for()
-    page.locator("#no-brush").get_by_role("button", name="Draw on them, labels aside").click()
+    page.get_by_text("of whole images").wait_for()
+    page.locator("#no-brush").get_by_role("button", name="Annotate without labels").click()
     page.locator("#class-name").wait_for()
     assert page.url.endswith(image) and data not in page.url  # the same image, of another set
-    page.get_by_text("draw first, and a quick map follows").wait_for()
+    page.get_by_text("annotate two classes to get a quick map").wait_for()
     assert page.locator("#corrections").inner_text() == ""
     page.locator("#nav a").first.click()
-    page.get_by_text("is left aside").wait_for()
+    page.get_by_text("existing labels are ignored").wait_for()
     # the address is as requested
-    assert page.locator(".warning", has_text="left aside").count() == 0
+    assert page.locator(".warning", has_text="labels are ignored").count() == 0
     visit(page, server, "data", data)
-    page.get_by_role("button", name="Draw on them, labels aside").wait_for()
+    page.get_by_role("button", name="Annotate without labels").wait_for()
 
 
 def test_input_and_position_are_restored_after_back(page, server, data):
     visit(page, server, "train", data)
     page.locator("input[name=n_atoms]").fill("77")
-    page.get_by_label("Patients kept for testing").select_option("2")
+    page.get_by_label("Test patients").select_option("2")
     page.get_by_role("link", name="1 Data").click()
     page.get_by_role("link", name="Train on these images").wait_for()
     page.mouse.wheel(0, 400)
@@ -161,7 +161,7 @@ def test_input_and_position_are_restored_after_back(page, server, data):
     page.go_back()
     page.locator("input[name=n_atoms]").wait_for()
     assert page.locator("input[name=n_atoms]").input_value() == "77"
-    assert page.get_by_label("Patients kept for testing").input_value() == "2"
+    assert page.get_by_label("Test patients").input_value() == "2"
 
 
 def test_second_click_starts_no_second_training(page, server, data):

@@ -62,21 +62,21 @@ def test_guessed_positive_class_is_stated_and_has_the_warm_colour(page):
     page.get_by_text("Guessed from its name").wait_for()
     assert colours(page) == {"normal": BLUE, "adenocarcinoma": ORANGE}
     page.locator("#positive").select_option("normal")
-    page.get_by_text("As you chose.").wait_for()
+    page.get_by_text("Chosen by you.").wait_for()
     assert colours(page) == {"adenocarcinoma": BLUE, "normal": ORANGE}
 
 
 def test_page_requests_the_positive_class_if_names_are_uninformative(page, folder):
     (folder / "normal").rename(folder / "tumour")
     page.reload()
-    page.get_by_text("The names do not tell").wait_for()
+    page.get_by_text("It cannot be guessed from the names").wait_for()
     assert page.locator("#positive").input_value() == ""
     page.locator("#positive").select_option("tumour")  # even if it is the one selected
-    page.get_by_text("As you chose.").wait_for()
+    page.get_by_text("Chosen by you.").wait_for()
     (folder / "tumour").rename(folder / "normal")
     page.reload()
     page.locator("#positive").select_option("normal")
-    page.get_by_text("As you chose.").wait_for()
+    page.get_by_text("Chosen by you.").wait_for()
 
 
 def test_problems_of_images_are_listed(page):
@@ -98,7 +98,7 @@ def test_training_requires_consent_to_skip_unreadable_images(page):
     page.get_by_text("0.5 µm per pixel, given by you").wait_for()
     page.locator("#skip-bad").check()
     keep_picture(page, "train-images")
-    page.get_by_label("Patients kept for testing").select_option("0")
+    page.get_by_label("Test patients").select_option("0")
     with page.expect_request(lambda request: request.url.endswith("/api/jobs")) as requested:
         page.get_by_role("button", name="Start training").click()
     assert requested.value.post_data_json["skip_bad"] is True

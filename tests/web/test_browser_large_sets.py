@@ -100,7 +100,7 @@ def test_viewer_shows_neighbours_and_finds_any_image(page, server, data):
     (link,) = page.locator(".strip a").all()
     assert other["id"] in link.get_attribute("href")
     page.locator("#find-image").fill("no such image")
-    page.get_by_text("No image has this in its name").wait_for()
+    page.get_by_text("No image name contains this text").wait_for()
     page.locator("#find-image").fill("")
     chosen.wait_for()
 

@@ -108,7 +108,7 @@ def test_map_shows_progress_yields_to_a_training_and_is_listed(page, server, vie
 
 def test_cancelled_map_is_started_again(page, server):
     page.locator("#maps").get_by_role("link", name="large.jpg").click()
-    page.get_by_role("button", name="Make the map after all").click()
+    page.get_by_role("button", name="Compute the map again").click()
     page.locator("#cancel-map").click()
-    page.get_by_role("button", name="Make the map after all").wait_for()
+    page.get_by_role("button", name="Compute the map again").wait_for()
     assert [job["state"] for job in request(server, "/api/jobs")["maps"]] == ["cancelled"]

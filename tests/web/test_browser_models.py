@@ -4,6 +4,7 @@ imported from a file, compared on an image; and exports."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -83,9 +84,31 @@ def test_model_is_imported_from_its_file(page, server, data):
     assert "healthy / inflamed" in page.locator("h1").inner_text()
     assert page.locator(".atoms img").count() > 10
     keep_picture(page, "model-opened")
-    page.get_by_role("link", name="Look at images").click()
-    page.get_by_text("The model says").wait_for(timeout=SLOW)
+    page.get_by_role("link", name="Show images").click()
+    page.get_by_text("Prediction:").wait_for(timeout=SLOW)
     assert "comes from a file (first.histodict)" in page.locator("#misfits").inner_text()
+
+
+def test_uncertain_prediction_is_displayed_with_the_best_guess(page, server, data, models):
+    """In the viewer, and in the list of the test images of a model."""
+
+    def respond_uncertain(route):
+        found = route.fetch()
+        route.fulfill(response=found, json=found.json() | {"is_uncertain": True})
+
+    pattern = re.compile(rf"/api/jobs/{models[0]}/look/[^/]+/[^/]+\?$")
+    page.route(pattern, respond_uncertain)
+    page.goto(f"{server.address}/#/look/{models[0]}/{data['id']}")
+    page.reload()
+    text = page.locator("#answer").get_by_text("Prediction:")
+    text.get_by_text("uncertain (best guess: ").wait_for(timeout=SLOW)
+    assert re.search(r"uncertain \(best guess:\s*(healthy|inflamed)\s*\)", text.inner_text())
+    page.unroute(pattern)
+    link = """async (is_uncertain) => (await import("/static/pages/accuracy.js")).imageLink(
+        { id: "m", data: "d" },
+        { name: "a.png", label: "x", answer: "y", is_uncertain }).textContent"""
+    assert page.evaluate(link, True) == "a.png: x, predicted uncertain (best guess: y)"
+    assert page.evaluate(link, False) == "a.png: x, predicted y"
 
 
 def test_model_is_selected_in_the_viewer(page, server, data, models):
@@ -103,7 +126,7 @@ def test_model_is_selected_in_the_viewer(page, server, data, models):
     page.locator("#why-words").wait_for(timeout=SLOW)
     assert page.locator("#why-similar").count() == 0  # its training patches are not available
     page.locator("#model-choice").select_option("-")
-    page.get_by_text("No model is chosen").wait_for()
+    page.get_by_text("No model selected").wait_for()
     assert page.locator("#misfits .warning").count() == 0
 
 
@@ -143,8 +166,8 @@ def test_difference_counts_what_it_shows(page, server, data, models):
     page.locator("#compare-after").select_option(models[0])  # with itself
     page.get_by_text("calls 0 of").wait_for(timeout=SLOW)
     page.locator("#compare-after").select_option(models[2])
-    page.get_by_text("They tell other classes apart").wait_for(timeout=SLOW)
-    page.get_by_text("There is no difference to be shown").wait_for()
+    page.get_by_text("The models have different classes").wait_for(timeout=SLOW)
+    page.get_by_text("No difference map").wait_for()
     page.locator("#compare-as").select_option("side")
     page.locator("#viewer-2[data-ready]").wait_for()
 
@@ -176,7 +199,7 @@ def test_images_to_label_next_are_suggested(page, server, data, models):
     page.locator("#suggest-images").click()
     page.locator(".suggestions li").first.wait_for(timeout=SLOW)
     assert 1 < page.locator(".suggestions li").count() <= 6
-    assert "more doubtful than" in page.locator("#suggested").inner_text()
+    assert "more uncertain than" in page.locator("#suggested").inner_text()
     page.locator("#suggest-fields").click()
     page.locator(".suggested-field").first.wait_for()
     keep_picture(page, "look-suggest")

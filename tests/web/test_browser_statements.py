@@ -116,7 +116,7 @@ def visit(page, server, *parts):
 def test_training_requires_a_positive_class(page, server, named):
     visit(page, server, "train", named)
     page.get_by_role("button", name="Start training").click()
-    page.locator("#notice").get_by_text("say first which class is to be found").wait_for()
+    page.locator("#notice").get_by_text("choose the positive class").wait_for()
     assert page.evaluate("document.activeElement.id") == "positive"
     assert request(server, "/api/jobs")["jobs"] == []
 
@@ -125,15 +125,18 @@ def test_axes_slider_and_outlines_name_the_positive_class(page, server, model, n
     visit(page, server, "model", model["id"])
     page.locator("#operating").wait_for()
     text = page.locator("#roc").text_content()
-    assert f"misses of {ALPHA[:20]}" in text and f"false alarms of {ALPHA[:20]}" in text
+    assert f"false negatives of {ALPHA[:20]}" in text and f"false positives of {ALPHA[:20]}" in text
     ends = page.locator(".ends span").all_inner_texts()
-    assert sorted(ends) == [f"fewer false alarms of {ALPHA}", f"fewer misses of {ALPHA}"]
+    assert sorted(ends) == [
+        f"fewer false negatives of {ALPHA}",
+        f"fewer false positives of {ALPHA}",
+    ]
     assert ALPHA in page.locator("#operating").get_attribute("aria-label")
     page.locator("#operating").focus()
     page.keyboard.press("Home" if "misses" in ends[0] else "End")
     assert "sensitivity 100 %" in page.locator("#sensitivity").inner_text()
     assert page.locator(f"[data-cell='{ALPHA}/beta']").inner_text() == "0"
-    page.get_by_role("button", name="Back to the model's own").click()
+    page.get_by_role("button", name="Reset to the threshold of the model").click()
     visit(page, server, "look", model["id"], named, model["results"]["images"][0]["image"])
     page.get_by_label("Outlined class").wait_for()
     place = page.get_by_label("Outlined class").input_value()
@@ -148,8 +151,8 @@ def test_marking_a_test_image_warns_that_it_leaves_the_test_set(page, server, mo
     assert f"{image['patient']} is kept for testing" in note.inner_text()
     assert page.locator("#mark").is_disabled()
     keep_picture(page, "look-kept")
-    page.get_by_role("button", name="Learn from this patient").click()
-    page.get_by_role("button", name="Take that back").wait_for()
+    page.get_by_role("button", name="Use this patient for training").click()
+    page.get_by_role("button", name="Undo").wait_for()
     page.locator("#mark").click()
     box = page.locator("#viewer").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.3)
@@ -168,21 +171,21 @@ def test_changed_label_is_not_counted_as_progress(page, server, model, named):
     visit(page, server, "look", model["id"], named, changed["image"])
     page.locator("#flip").select_option(now)
     page.get_by_role("button", name="Retrain with 2 corrections").click()
-    page.get_by_role("link", name="See what changed").click(timeout=SLOW)
+    page.get_by_role("link", name="Show changes").click(timeout=SLOW)
     page.locator("#changes").wait_for()
     labels = {row["image"]: row["label"] for row in rows} | {changed["image"]: now}
     right = sum(row["answer"] == labels[row["image"]] for row in rows)
-    assert f"Right before: {right} of {len(rows)}." in page.locator("#before-now").inner_text()
+    assert f"Correct before: {right} of {len(rows)}." in page.locator("#before-now").inner_text()
     text = page.locator("#relabelled").inner_text()
     assert f"{changed['label']} before, now {now}" in text and "1 label" in text
     same = [row for row in rows if row is not changed]
     right = sum(row["answer"] == row["label"] for row in same)
     text = page.locator("#unchanged").inner_text()
-    assert f"On the {len(same)} image" in text and f"right before {right}" in text
+    assert f"On the {len(same)} image" in text and f"correct before {right}" in text
     keep_picture(page, "model-relabelled")
     lines = page.locator("#changes li").all_inner_texts()
-    assert any(f"a region marked as {ALPHA}" in line and "learnt" not in line for line in lines)
-    assert any(f"now {now}: a test image" in line for line in lines)
+    assert any(f"region labelled {ALPHA}" in line and "not used" not in line for line in lines)
+    assert any(f"now {now}: new true label of a test image" in line for line in lines)
 
 
 def test_link_to_a_missing_image_shows_no_other_one(page, server, model, named):

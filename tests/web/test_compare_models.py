@@ -84,7 +84,7 @@ def test_differences_of_models_are_described():
         one, images="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
     )
     text = " ".join(differences(one, other))
-    for part in ("a / b, and a / c", "not trained on the same", "0.5 µm, and not known"):
+    for part in ("a / b, and a / c", "trained on different images", "0.5 µm, and unknown"):
         assert part in text
     assert "centred of 20 pixels, and lines of 16" in text
 
@@ -136,7 +136,7 @@ def test_imported_model_is_used_like_a_trained_one(client, model):
     place = f"/api/jobs/{job}/look/{data}/{image}"
     assert client.get(place).json()["state"] == "done"
     explanation = client.get(f"{place}/why", params={"row": 1, "column": 1}).json()
-    assert explanation["similar"] == [] and "rebuild" in explanation["words"]
+    assert explanation["similar"] == [] and "reconstruct" in explanation["words"]
     assert client.get(f"/api/jobs/{job}/report.html").status_code in (400, 404)
     assert client.get(f"/api/jobs/{job}/model.histodict").status_code == 200
 
@@ -160,7 +160,7 @@ def test_incompatibilities_are_reported(client, folder):
     for name, label in (("grade1", "healthy"), ("grade2", "inflamed")):
         shutil.copytree(folder / "tissue" / label, folder / "graded" / name, dirs_exist_ok=True)
     _, text = client.get(f"/api/jobs/{job}/fits/{open_data(client, 'graded')}").json()["warnings"]
-    assert "labelled grade1 / grade2; the model only knows healthy / inflamed" in text
+    assert "labelled grade1 / grade2; the classes of the model are healthy / inflamed" in text
 
 
 def test_images_of_another_pixel_size_are_refused(client, folder):
@@ -302,7 +302,7 @@ def test_moved_threshold_changes_exports_and_comparisons(client, place):
     assert overlay.headers["content-type"] == "image/png"
     assert overlay.content != client.get(f"{path}/difference.png?with={job}").content
     (text,) = client.get(f"{path}/difference?with={place[0]}").json()["warnings"]
-    assert text.startswith("They were not trained on the same images")
+    assert text.startswith("The models were probably trained on different images")
     assert client.get(f"{path}/difference?with=aaaaaaaaaaaa").status_code == 404
     assert client.get(f"{path}/difference?with=../../x").status_code == 404
 

@@ -71,7 +71,7 @@ def test_copies_with_two_patients_and_labels_are_reported(greys):
     ]
     (text,) = slow_warnings(manifest, summaries)
     assert "Likely duplicates" in text and "0.png and 1.png" in text
-    assert "Pairs listed under different patients: 1" in text
+    assert "Pairs with different patients: 1" in text
     assert "Pairs with different labels: 1" in text
 
 
@@ -79,8 +79,8 @@ def test_copies_with_two_patients_and_labels_are_reported(greys):
     ("sizes", "message"),
     [
         ((0.25, 0.5), "Mixed pixel sizes, from 0.25 to 0.5"),
-        ((0.5, None), "pixel size of 1 of 2 images is not known; that of the others is"),
-        ((None, None), "pixel size of 2 of 2 images is not known: lengths are shown in pixels"),
+        ((0.5, None), "pixel size of 1 of 2 images is unknown. Images with and without"),
+        ((None, None), "pixel size of 2 of 2 images is unknown: lengths are shown in pixels"),
         ((0.5, 0.51), None),
     ],
 )

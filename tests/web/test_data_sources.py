@@ -142,7 +142,7 @@ def test_images_without_classes_are_found_at_any_depth(sources, folder):
     assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
     manifest = sources.listing(folder / "a").manifest
     assert manifest.classes == []  # a single class
-    assert "no folders of two or more classes: these images have no labels" in manifest.warnings[0]
+    assert "one per class: these images have no labels" in manifest.warnings[0]
 
 
 def test_new_image_of_a_patient_is_found(sources, folder):
@@ -179,7 +179,7 @@ def test_table_without_labels_can_be_viewed(sources, folder):
     assert [record.mpp for record in manifest.records] == [0.5, None]
     assert "have no labels" in manifest.warnings[0]
     table.write_text("path,label\na/1.png,x\nb/3.png,")
-    with pytest.raises(ValueError, match="line 3: the label is empty"):
+    with pytest.raises(ValueError, match="line 3: the field 'label' is empty"):
         sources.listing(table)
 
 

@@ -94,7 +94,7 @@ def test_masks_are_edited_if_there_are_any(place, tissue):
     ],
 )
 def test_invalid_correction_is_refused(dataset, label, box):
-    with pytest.raises(ValueError, match=r"class|mark between"):
+    with pytest.raises(ValueError, match=r"class|must be between"):
         add_correction(dataset, some_id(dataset, "healthy")[0], label, box)
 
 

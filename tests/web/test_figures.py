@@ -33,17 +33,19 @@ def test_patients_are_counted_per_class():
     )
     benign, malignant = found["classes"]
     assert (malignant["n_right"], malignant["n_images"], malignant["n_patients"]) == (22, 22, 2)
-    assert malignant["interval"] is None and found["few"] == ["malignant"]
+    assert malignant["interval"] is None and found["few_patients"].startswith(
+        "few patients (5 of 'benign', 2 of 'malignant')"
+    )
     assert found["balanced"] is None
     assert benign["n_patients"] == 5 and 0 < benign["interval"]["low"] < 1
-    assert describe_range(malignant["interval"]) == "no interval can be given"
+    assert describe_range(malignant["interval"]) == "no interval, too few patients"
 
 
 def test_enough_patients_give_intervals():
     some = [("malignant", "malignant", f"m{n}", 2) for n in range(4)]
     some += [("benign", "malignant" if n == 0 else "benign", f"b{n}", 2) for n in range(4)]
     found = figures(CLASSES, rows(*some))
-    assert found["few"] == [] and found["balanced"]["low"] < 0.875 < found["balanced"]["high"]
+    assert found["balanced"]["low"] < 0.875 < found["balanced"]["high"]
     assert found["overlap"] == {}
 
 
@@ -57,10 +59,10 @@ def test_overlap_of_regions_has_an_interval():
     some = [
         {"label": "b", "answer": "b", "patient": str(n), "overlap": [[8, n, 1]]} for n in range(4)
     ]
-    found = figures(["a", "b"], some, least=1)["overlap"]
+    found = figures(["a", "b"], some, min_patches=1)["overlap"]
     assert found["Dice"]["low"] < 64 / 74 < found["Dice"]["high"]
-    assert figures(["a", "b"], some[:2], least=1)["overlap"] == {"Dice": None, "IoU": None}
-    assert figures(["a", "b"], some, least=3)["overlap"] == {}
+    assert figures(["a", "b"], some[:2], min_patches=1)["overlap"] == {"Dice": None, "IoU": None}
+    assert figures(["a", "b"], some, min_patches=3)["overlap"] == {}
 
 
 def compared(*groups):

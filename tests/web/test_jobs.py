@@ -94,7 +94,7 @@ def test_training_is_cancelled_killed_and_resumed(tissue, tmp_path):
         os.kill(pid_of(folder), signal.SIGKILL)
         found = wait_for(client, job, "failed")
         assert "ended unexpectedly (signal 9" in found["error"]
-        assert "Nothing else was lost" in found["error"]
+        assert "All finished steps are stored" in found["error"]
         assert client.get(f"/api/data/{data}").status_code == 200
 
         client.post(f"/api/jobs/{job}/resume", headers=OWN)
@@ -225,7 +225,7 @@ def test_default_for_regions_is_reported_with_its_reason(client, monkeypatch):
         assert reported["preset"] == preset and "installed" in reported["why"]
     monkeypatch.setattr(presets, "missing_dependency", lambda name: None)
     reported = client.get("/api/choices?method=shirc").json()["for_regions"]
-    assert reported == {"preset": "regions", "why": "of pixels, as shirc codes colour channels"}
+    assert reported == {"preset": "regions", "why": "shirc codes colour channels"}
     for more, neighbours in (("", 0), ("&regions=1", 2)):
         found = client.get("/api/choices?preset=embeddings" + more).json()["recipe"]
         assert found["smoothing_radius"] == neighbours
@@ -239,7 +239,7 @@ def test_regions_are_trained_on_masks(client):
     address = f"/api/jobs/{job}/look/{data}/{images[0]['id']}"
     response = client.get(address).json()
     assert response["state"] == "done" and response["grid"]["n_rows"] > 3
-    rings = client.get(f"{address}/outlines?least=1").json()["rings"]
+    rings = client.get(f"{address}/outlines?min_patches=1").json()["rings"]
     assert all(ring[:2] == ring[-2:] for ring in rings)
     assert client.get(f"{address}/outlines?class=9").status_code == 404
 
@@ -305,7 +305,7 @@ def test_training_with_a_lost_state_is_not_restarted_automatically(tmp_path):
     assert job.state()["state"] == WAITING
     job.model_file.touch()
     found = job.state()
-    assert found["state"] == FAILED and "take it up again" in found["error"]
+    assert found["state"] == FAILED and "resume the training" in found["error"]
 
 
 @pytest.mark.parametrize(

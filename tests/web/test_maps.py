@@ -47,6 +47,15 @@ def test_stored_prediction_equals_that_of_the_model(model, manifest, folder, pat
     assert (patch_map.grid, patch_map.path) == (response.patch_map.grid, record.path)
 
 
+def test_uncertain_prediction_keeps_the_best_guess(model, manifest):
+    certain = model.predict(manifest.records[0].path)
+    unsure = replace(certain, probabilities={"healthy": 0.5, "inflamed": 0.5}, prediction_set=[])
+    values = prediction_to_json(unsure)
+    assert values["is_uncertain"] and values["answer"] == certain.label
+    assert values["words"].startswith(f"uncertain (best guess: {certain.label})")
+    assert not prediction_to_json(certain)["is_uncertain"]
+
+
 def test_origin_of_the_pixel_size_is_reported(model, manifest, folder, tmp_path):
     response_data = load_prediction(folder, manifest.records[0])
     assert (response_data["mpp"], response_data["mpp_from"]) == (manifest.records[0].mpp, "table")

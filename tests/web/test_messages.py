@@ -103,8 +103,8 @@ def test_default_pixel_size_does_not_override(colon):
     lines = [f"{first},normal,0.25", *(f"{path},{path.parts[0]}," for path in (second, *others))]
     (folder / "manifest.csv").write_text("\n".join(["path,label,mpp", *lines]))
     found = checked(client, data)
-    (text,) = (text for text in found["warnings"] if "not known" in text)
-    assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is not known" in text
+    (text,) = (text for text in found["warnings"] if "is unknown" in text)
+    assert f"pixel size of {len(others) + 1} of {len(others) + 2} images is unknown" in text
     response = client.post("/api/jobs", json={"data": data, "preset": "quick"}, headers=OWN)
     assert response.status_code == 400
     assert "set it on the data page (µm per pixel) or in a column 'mpp'" in response.json()["error"]
@@ -195,15 +195,15 @@ def test_model_has_the_settings_of_the_set(trained):
     assert bad not in [row["name"] for row in rows]
     atoms = client.get(f"/api/jobs/{job.id}/atoms/0").json()["patches"]
     assert atoms and all(patch["name"] != bad for patch in atoms)
-    assert "1 unreadable left out" in client.get(f"/api/jobs/{job.id}").json()["words"]
+    assert "1 unreadable excluded" in client.get(f"/api/jobs/{job.id}").json()["words"]
 
 
 def test_damaged_list_of_unreadable_images_is_reported(trained):
     client, _, job, _ = trained
     path = job.folder / "bad-images.json"
     content = path.read_bytes()
-    for content in (b"", b"{}", b"[1]"):
-        path.write_bytes(content)
+    for damaged in (b"", b"{}", b"[1]"):
+        path.write_bytes(damaged)
         response = client.get(f"/api/jobs/{job.id}")
         assert response.status_code == 400 and path.name in response.json()["error"]
     path.write_bytes(content)
@@ -254,7 +254,7 @@ def test_label_map_and_report_agree_at_a_moved_threshold(trained):
             ]
             assert pictures[0] != pictures[1]
         report = client.get(f"/api/jobs/{job.id}/report.html?point={point}").text
-        assert set(re.findall(r'answered <span class="[a-z]*">(.+?)</span>', report)) == {name}
+        assert set(re.findall(r'predicted <span class="[a-z]*">(.+?)</span>', report)) == {name}
         assert "of the model before" not in report
     assert client.get(f"{address}?point={own}").json() == client.get(address).json()
 
@@ -316,13 +316,13 @@ def test_metrics_at_a_moved_threshold_are_flagged_as_tuned(trained, tmp_path):
     client, _, job, _ = trained
     address = f"/api/jobs/{job.id}"
     plain = client.get(f"{address}/report.html").text
-    assert NOTE not in plain and "it never saw" in plain
+    assert NOTE not in plain and "not used for training" in plain
     values = [row["value"] for row in job.results()["images"]]
     point = max(values) + 0.05
     text = client.get(f"{address}/report.html?point={point}").text
     tuned = text[text.index("At the threshold chosen on these images") :]
-    assert NOTE in tuned and "it never saw" not in tuned
-    assert "it never saw" in text[: text.index("At the threshold chosen")]
+    assert NOTE in tuned and "not used for training" not in tuned
+    assert "not used for training" in text[: text.index("At the threshold chosen")]
     assert "set manually from" in text
     own = re.search(r"<b>([\d.]+)</b>balanced accuracy", plain)[1]
     assert re.search(r"<b>([\d.]+)</b>balanced accuracy", text)[1] == own
@@ -354,5 +354,5 @@ def test_sensitivity_in_the_report_is_that_of_the_positive_class(trained):
     client, _, job, _ = trained
     values = [row["value"] for row in job.results()["images"]]
     text = client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").text
-    assert re.search(r"0\.00.{0,80}sensitivity: of normal found", text, re.DOTALL)
+    assert re.search(r"0\.00.{0,80}sensitivity for normal", text, re.DOTALL)
     assert re.search(r"1\.00.{0,80}not called normal", text, re.DOTALL)

@@ -1,8 +1,12 @@
 """Tests of the model report: atoms, predictions and the threshold."""
 
+import html
+from dataclasses import replace
+
 import pytest
 
 from histodict.explain.patch_sample import PatchSample
+from histodict.metrics.intervals import few_patients_warning
 from histodict.models import TissueClassifier
 from histodict.web.model_report import (
     StoredPredictions,
@@ -118,8 +122,44 @@ def test_assumed_pixel_sizes_and_failures_are_reported(model, tmp_path):
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "pixel size of 1 of 1 image is not known; the model assumes 0.5" in text
     assert "far.png: has 2 µm per pixel" in text and "glass.png: No tissue found here" in text
-    assert "images of 1 patient it never saw" in text
-    assert "Tested on only 1 patient with healthy" in text
+    assert "images of 1 patient not used for training" in text
+    warning = "few patients (1 of 'healthy'): the 95 % intervals are too narrow"
+    assert few_patients_warning(["healthy"], ["p"]).startswith(warning)
+    assert warning in html.unescape(text)
+
+
+def test_enough_patients_give_no_warning(model, tmp_path):
+    rows = [
+        row | {"patient": str(patient)}
+        for patient in range(10)
+        for row in result_rows(("healthy", "healthy"), ("inflamed", "inflamed"))
+    ]
+    results, path = {"images": rows, "operating_point": None}, tmp_path / "r.html"
+    write_report(path, model, [], results, nothing(tmp_path, model), [])
+    assert "few patients" not in path.read_text(encoding="utf-8")
+    write_report(path, model, [], results | {"images": rows[:-1]}, nothing(tmp_path, model), [])
+    assert "few patients (9 of 'inflamed')" in html.unescape(path.read_text(encoding="utf-8"))
+
+
+def test_uncertain_predictions_are_shown_with_the_best_guess(
+    model, manifest, tmp_path, monkeypatch
+):
+    record = manifest.records[0]
+    stored = StoredPredictions({"x": record}, tmp_path, None, model)
+    certain = model.predict(record.path)
+    rows = [
+        row | {"image": "x", "grid": {}, "answer": certain.label}
+        for row in result_rows((record.label, certain.label))
+    ]
+    results, path = {"images": rows, "operating_point": None}, tmp_path / "r.html"
+    unsure = replace(certain, probabilities={"healthy": 0.5, "inflamed": 0.5})
+    for prediction, text in (
+        (unsure, f">uncertain (best guess: {certain.label})<"),
+        (certain, f">{certain.label}</span></figcaption>"),
+    ):
+        monkeypatch.setattr(StoredPredictions, "prediction", lambda *_, found=prediction: found)
+        write_report(path, model, [], results, stored, [])
+        assert text in path.read_text(encoding="utf-8")
 
 
 def test_best_of_several_models_is_warned_of(model, tmp_path):

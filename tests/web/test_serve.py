@@ -89,7 +89,7 @@ def test_second_server_on_a_workspace_is_refused_with_the_address_of_the_first(d
         with pytest.raises(OSError, match="another server uses this workspace") as caught:
             server.serve([], workspace=demo.workspace, port=port, browser=False, demo=True)
         assert f"{demo.address}/ (process {demo.process.pid})" in str(caught.value)
-        assert "give another --workspace" in str(caught.value)
+        assert "needs another --workspace" in str(caught.value)
 
 
 def test_workspace_is_locked_also_by_another_path(demo, tmp_path):

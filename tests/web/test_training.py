@@ -64,7 +64,7 @@ def test_request_round_trip(dataset):
     [
         ({"features": "timm:x"}, None, "command line only"),
         ({}, "bone", "not among the classes"),
-        ({"calibration_folds": "3"}, "inflamed", "not for regions"),
+        ({"calibration_folds": "3"}, "inflamed", "no ensemble and no calibration"),
     ],
 )
 def test_incompatible_settings_are_refused(dataset, settings, regions, message):
@@ -115,7 +115,7 @@ def test_moved_patient_is_used_for_training(dataset):
         "test_patients"
     ] == list(others)
     assert moved not in training_request(again, requested)["test_patients"]
-    with pytest.raises(ValueError, match="patients of this set"):
+    with pytest.raises(ValueError, match="patients of this data set"):
         update_settings(dataset, {"learn_from": ["nobody"]})
 
 
@@ -130,5 +130,5 @@ def test_invalid_patient_names_in_settings_are_damage(tmp_path):
     DatasetSettings(mpp=0.5, learn_from=("a",)).write(tmp_path)
     assert DatasetSettings.read(tmp_path) == DatasetSettings(mpp=0.5, learn_from=("a",))
     write_checked_json(tmp_path / "about.json", {"positive": None, "mpp": 0.5, "learn_from": [1]})
-    with pytest.raises(ValueError, match="learn_from is wrong"):
+    with pytest.raises(ValueError, match="learn_from is not a list of patients"):
         DatasetSettings.read(tmp_path)

@@ -297,8 +297,8 @@ AllowClassOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="CLASS",
-        help="Accept a rare class whose name looks like a misspelling of another class. Can be "
-        "repeated.",
+        help="Accept a rare class with a name that resembles a misspelling of another class. Can "
+        "be repeated.",
         rich_help_panel=ADVANCED,
     ),
 ]

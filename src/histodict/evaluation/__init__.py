@@ -105,8 +105,8 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         for kind, name in enumerate(KINDS):
             if not any(kinds[index][kind] for index in split.train):
                 raise SplitError(
-                    f"split {split.name!r} has no training tissue of class {name} ({region}). "
-                    "Add images, or use other splits"
+                    f"split {split.name!r} has no training tissue {name} ({region}). Add images, "
+                    "or use other splits"
                 )
     for size, repeat in {(split.n_per_class, split.repeat) for split in splits}:
         chosen = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
@@ -115,8 +115,8 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         patients = np.array([manifest.records[i].patient for i, _ in rows])
         if len(set(labels)) < len(KINDS):
             raise SplitError(
-                f"all tissue of the test images is of class {labels[0]} ({region}). Add test "
-                "images of the other class"
+                f"all tissue of the test images is {labels[0]} ({region}). Add test images of "
+                "the other class"
             )
         PatientBootstrap([Repeat(labels, patients, labels)])
 

@@ -308,9 +308,7 @@ class WholeImagePipeline(ImagePipeline):
     ) -> dict[str, Any]:
         """Compute one vector per image, then train the method on all of them."""
         if start_from is not None:
-            raise ValueError(
-                f"the method {self.recipe.method!r} cannot resume training from a model"
-            )
+            raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
         records = manifest.records
         for record in records:
             self._check_whole(record.path, record.region_of_interest)

@@ -493,9 +493,7 @@ class PatchPipeline(ImagePipeline):
             raise ValueError(self.no_atoms_reason())
         for note in notes.notes:
             if atoms is not None and note.atom >= len(atoms.D):
-                raise ValueError(
-                    f"there is no atom {note.atom}: atoms are numbered from 0 to {len(atoms.D) - 1}"
-                )
+                raise ValueError(f"there is no atom {note.atom}; the last is {len(atoms.D) - 1}")
         changed = copy(self)
         changed.atom_annotations, changed.method_ = (
             notes,
@@ -507,9 +505,7 @@ class PatchPipeline(ImagePipeline):
         """Return the other model; raise ValueError if it cannot be trained further."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
-            raise ValueError(
-                f"the method {self.recipe.method!r} cannot resume training from a model"
-            )
+            raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
         if self.recipe != other.recipe:
             raise ValueError(
                 "training can only be resumed from a model with the same settings; different "

@@ -380,7 +380,7 @@ def _protocol_text(done: Evaluation) -> str:
         "k-fold": f"{protocol.get('n_folds')} folds; every image is tested once; {repeats}",
         "hold-out": f"one half for testing, {sizes} images per class of the "
         f"other half for training; {repeats}",
-        "leave one site out": "each site in turn is the test set, all others are the training set",
+        "leave-one-site-out": "each site in turn is the test set, all others are the training set",
         "predefined": "the split in the image table",
     }
     kind = str(protocol.get("kind", NOT_RECORDED))

@@ -226,7 +226,7 @@ def limitations(done: Evaluation, n_sites: int) -> list[str]:
         sentences.insert(0, "Split by image: all scores are too optimistic.")
     if n_sites < 2:
         sentences.append("Slides of another laboratory were not tested.")
-    elif done.splits.protocol.get("kind") != "leave one site out":
+    elif done.splits.protocol.get("kind") != "leave-one-site-out":
         sentences.append(
             "Splits do not separate sites: scores may be lower on slides of a new laboratory."
         )

@@ -21,10 +21,10 @@ from ..explain.patch_sample import PatchSample
 from ..images.pixel_size import PixelSize, size_warnings
 from ..metrics.intervals import (
     MIN_PATIENTS,
-    few_patients_warning,
     Metric,
     Proportion,
     bootstrap_interval,
+    few_patients_warning,
     mean_interval,
     paired_bootstrap,
     proportion,

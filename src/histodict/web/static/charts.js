@@ -42,11 +42,11 @@ export function roc(points, name, onmove) {
   const knob = s("circle", { r: 9, class: "knob" });
   const text = (at, v, words, more = {}) => s("text", { x: at, y: v, "text-anchor": "middle", ...more }, words);
   const drawing = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "chart roc", id: "roc", role: "img",
-    "aria-label": `False negative rate of ${name} against false positive rate` },
+    "aria-label": `False negatives of ${name} against false positives` },
     axes(left, 10, side - 12, side - bottom),
     s("line", { x1: x(0), y1: y(1), x2: x(1), y2: y(0), stroke: "#8795a1", "stroke-dasharray": "3 4" }),
     s("path", { d: path, fill: "none", stroke: "#0072b2", "stroke-width": 2.5 }),
-    text(x(0.5), side - 6, "false positive rate"), text(14, y(0.5), "false negative rate", { transform: `rotate(-90 14 ${y(0.5)})` }),
+    text(x(0.5), side - 6, `false positives of ${short(name)}`), text(14, y(0.5), `false negatives of ${short(name)}`, { transform: `rotate(-90 14 ${y(0.5)})` }),
     ...[0, 0.5, 1].flatMap((v) => [text(x(v), side - bottom + 15, `${v * 100} %`), text(left - 5, y(v) + 4, `${v * 100}`, { "text-anchor": "end" })]),
     knob);
   const pull = (event) => {
