@@ -134,5 +134,5 @@ def test_missing_timm_is_reported(monkeypatch):
 
     clear_encoder_cache()
     monkeypatch.setitem(encoder.FAMILIES, "timm", none)
-    with pytest.raises(ValueError, match=r"timm.*pip install .histodict\[encoders\]"):
+    with pytest.raises(ValueError, match=r"timm.*pip install .*\[encoders\]"):
         load_encoder("timm:resnet18")

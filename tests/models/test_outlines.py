@@ -327,13 +327,13 @@ def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     complete = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
     assert "--within was set, is not set" in run(*complete, status=2)
     write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
-    assert "no patch with tissue lies inside of the outlines" in run(*command, status=1)
+    assert "no patch with tissue lies inside these annotations" in run(*command, status=1)
     write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
     assert "are outside" in run(*command, status=1)
     assert "no outline has the class 'Tumor'" in run(*command, "--within-class", "Tumor", status=1)
-    assert "--within-class is of --within" in run(*complete, "--within-class", "a", status=2)
+    assert "--within-class needs --within" in run(*complete, "--within-class", "a", status=2)
     alone = [*complete, "--coordinates", "um"]
-    assert "--coordinates is of the outlines of --annotations or" in run(*alone, status=2)
+    assert "--coordinates needs --annotations or --within" in run(*alone, status=2)
 
 
 def test_parts_are_split_by_patient_and_the_run_key_includes_outlines(planted, tmp_path):
@@ -366,10 +366,8 @@ def test_incompatible_options_are_refused(planted, tmp_path):
     data, out = planted / "table.csv", ["-o", tmp_path / "m.histodict"]
     synthetic = ["--annotations", planted / "geojson"]
     assert "Give --annotations DIR" in run("train", data, "--regions", "a,b", *RUN, *out, status=2)
-    assert "name the classes that are learnt" in run(
-        "train", data, *synthetic, *RUN, *out, status=2
-    )
-    assert "a class is named twice" in run(
+    assert "--annotations needs --regions" in run("train", data, *synthetic, *RUN, *out, status=2)
+    assert "a class is listed twice" in run(
         "train", data, *synthetic, "--regions", "a,a", *RUN, *out, status=2
     )
     output = run("train", data, *synthetic, "--regions", "inflamed", *RUN, *out, status=2)

@@ -168,7 +168,7 @@ def test_proportion_map_shows_the_counted_patches(halves):
     np.testing.assert_array_equal(prediction.patch_map.predicted_classes, raw.predicted_classes)
     share, theta = prediction.proportions["inflamed"], prediction.threshold
     assert prediction.value == pytest.approx(share)
-    assert f"{100 * share:.0f} % of the patches; inflamed from {100 * theta:.0f} % on" in (
+    assert f"{100 * share:.0f} % of the patches; inflamed if ≥ {100 * theta:.0f} %" in (
         prediction.summary()
     )
     row = prediction.row()

@@ -355,4 +355,4 @@ def test_sensitivity_in_the_report_is_that_of_the_positive_class(trained):
     values = [row["value"] for row in job.results()["images"]]
     text = client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.05}").text
     assert re.search(r"0\.00.{0,80}sensitivity for normal", text, re.DOTALL)
-    assert re.search(r"1\.00.{0,80}not called normal", text, re.DOTALL)
+    assert re.search(r"1\.00.{0,80}specificity for normal", text, re.DOTALL)

@@ -210,7 +210,7 @@ def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
         raise ValueError(f"{folder}: no image in this folder")
     if others:
         names = truncated_list([str(path.relative_to(folder)) for path in others])
-        skipped.append(f"{folder}: skipped {names}")
+        skipped.append(f"{folder}: unsupported files skipped: {names}")
     return found
 
 
