@@ -390,7 +390,11 @@ def predict_images(
     if anndata:
         check_patch_level(model)
         check_statistics_match(model, atom_statistics)
-    settings = {"model": model_digest, "version": version("histodict"), "output version": _OUTPUT_VERSION}
+    settings = {
+        "model": model_digest,
+        "version": version("histodict"),
+        "output version": _OUTPUT_VERSION,
+    }
     run = ResultsFolder(folder, settings, model.table)
     size_option = PixelSizeOption.of(mpp)
     keys = [output_key(record.path) for record in images]

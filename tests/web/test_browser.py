@@ -265,7 +265,7 @@ def test_corrections_are_trained_on_and_the_change_is_shown(page):
     page.get_by_role("link", name="Show changes").click()
     page.locator("#changes").wait_for()
     text = page.locator("#changes").inner_text()
-    assert "now inflamed" in text and "a region marked as inflamed" in text
+    assert "now inflamed" in text and "region labelled inflamed" in text
     assert "Correct before" in text
     keep_picture(page, "model-changes")
 
@@ -288,7 +288,7 @@ def test_crash_of_the_worker_is_reported_and_nothing_is_lost(page, server):
     assert "ended unexpectedly" in page.locator("#job-error").inner_text()
     assert page.locator(".jobs .state.done").count() == 2
     keep_picture(page, "train-crash")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Cancel").click(timeout=SLOW)
     page.locator("#job-state.cancelled").wait_for()
 

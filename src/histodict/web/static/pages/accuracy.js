@@ -179,9 +179,9 @@ function found(classes, rows, figures) {
   const [others, own] = classes.map((name) => rows.filter((row) => row.label === name));
   const shown = (own, name) => (own.length ? percent(own.filter((row) => row.answer === name).length / own.length) : "unknown");
   const range = (name) => intervalOf(figures?.classes.find((one) => one.name === name)?.interval);
-  return h("p", { id: "sensitivity" }, classTag(classes, classes[1]), `: sensitivity ${share(own, classes[1])}, `,
-    h("b", {}, shown(own, classes[1])), range(classes[1]), `; specificity ${share(others, classes[0])}, `,
-    h("b", {}, shown(others, classes[0])), range(classes[0]), ".");
+  return h("p", { id: "sensitivity" }, classTag(classes, classes[1]), ": sensitivity ",
+    h("b", {}, shown(own, classes[1])), `, ${share(own, classes[1])}`, range(classes[1]), "; specificity ",
+    h("b", {}, shown(others, classes[0])), `, ${share(others, classes[0])}`, range(classes[0]), ".");
 }
 
 function rates(rows, positive) {
