@@ -65,8 +65,8 @@ _VALUES += [{"a": 1}, [0, 0, 10**30, 10**30], [True, 0, 99, 99], ["healthy"], "\
 _VALUES += ["", "abc", "NaN", "0", "healthy", "inflamed", "dfdl", "wndcharm", "pixels"]
 _VALUES += [DATA, IMAGE, JOB, BARE, CLASS]
 _FIELDS = [
-    "place",
-    "inside",
+    "folder_index",
+    "relative_path",
     "data",
     "image",
     "label",
@@ -103,8 +103,28 @@ _SETTINGS += [
     "step",
 ]
 _SETTINGS += ["augment_patches", "whiten", "unknown"]
-_NAMES = ["place", "inside", "preset", "method", "point", "only", "class", "least", "row", "column"]
-_BODIES = ["", _DEEP, '{"place":' * 7000, "null", "[1]", "{", '{"place": NaN}', '{"a": 1e999}']
+_NAMES = [
+    "folder_index",
+    "relative_path",
+    "preset",
+    "method",
+    "point",
+    "only",
+    "class",
+    "least",
+    "row",
+    "column",
+]
+_BODIES = [
+    "",
+    _DEEP,
+    '{"folder_index":' * 7000,
+    "null",
+    "[1]",
+    "{",
+    '{"folder_index": NaN}',
+    '{"a": 1e999}',
+]
 _BODIES += ["\ufeff{}", "x" * 70_000, '{"seed": ' + "9" * 5000 + "}", '"\\ud800"', "{}{}", "\0"]
 _METHODS = [
     "HEAD",

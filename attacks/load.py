@@ -83,7 +83,8 @@ def prepare(address: Address) -> Site:
     """Open both data sets and train a model."""
     client = Client(address)
     data, slides = (
-        client.post("/api/data", {"place": 0, "inside": name})["id"] for name in ("tissue", "slide")
+        client.post("/api/data", {"folder_index": 0, "relative_path": name})["id"]
+        for name in ("tissue", "slide")
     )
     job = client.post("/api/jobs", {"data": data, "preset": "quick", "test_folds": 4})["id"]
     while (found := client.get(f"/api/jobs/{job}"))["state"] != "done":

@@ -81,8 +81,13 @@ ROUTES: dict[str, tuple[Any, ...]] = {
     "/": ("GET", "/"),
     "/static": ("GET", "/static/app.js"),
     "/api/session": ("GET", "/api/session"),
-    "/api/folders": ("GET", "/api/folders", {"place": "0", "inside": "tissue"}),
-    "POST /api/data": ("POST", "/api/data", {}, {"place": 0, "inside": "tissue", "bare": False}),
+    "/api/folders": ("GET", "/api/folders", {"folder_index": "0", "relative_path": "tissue"}),
+    "POST /api/data": (
+        "POST",
+        "/api/data",
+        {},
+        {"folder_index": 0, "relative_path": "tissue", "bare": False},
+    ),
     "/api/data/{data}": ("GET", f"/api/data/{DATA}"),
     "/api/data/{data}/checks": ("GET", f"/api/data/{DATA}/checks"),
     "POST /api/data/{data}/about": (
@@ -155,7 +160,12 @@ ROUTES: dict[str, tuple[Any, ...]] = {
         f"{_VIEWER_URL}/outlines",
         {"class": "1", "least": "1"},
     ),
-    "POST /api/models": ("POST", "/api/models", {}, {"place": 0, "inside": "tissue/m.histodict"}),
+    "POST /api/models": (
+        "POST",
+        "/api/models",
+        {},
+        {"folder_index": 0, "relative_path": "tissue/m.histodict"},
+    ),
     "/api/jobs/{job}/fits/{data}": ("GET", f"/api/jobs/{JOB}/fits/{DATA}"),
     "/api/jobs/{job}/look/{data}/{image}/difference": (
         "GET",

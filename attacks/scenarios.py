@@ -135,7 +135,7 @@ class Serving(Scenario):
         query = partial(self._request, link[1])
         jobs = query("/api/jobs")["jobs"]
         if not jobs:
-            data = query("/api/data", {"place": 0, "inside": "tissue"})["id"]
+            data = query("/api/data", {"folder_index": 0, "relative_path": "tissue"})["id"]
             training_request = {
                 "data": data,
                 "preset": "quick",

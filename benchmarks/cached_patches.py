@@ -55,7 +55,7 @@ def read_patches(
             grid = prepared.grid()
             parts = [prepared.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
             everywhere = np.concatenate([part for part in parts if len(part)])
-            if get_patch_features(recipe.features).are_images:
+            if get_patch_features(recipe.features).atoms_are_images:
                 synthetic = prepared.sample_features(n_sampled, rng)
             else:
                 synthetic = everywhere[rng.permutation(len(everywhere))[:n_sampled]]
@@ -86,7 +86,7 @@ class FittedMethod:
         return self.projection(vectors) if self.projection else vectors
 
     @classmethod
-    def of(
+    def fit(
         cls, recipe: Recipe, seen: Sequence[ImagePatches], n_per_class: int, random_state: int = 0
     ) -> FittedMethod:
         """Fit on about equally many patches of every image of a class."""
@@ -111,7 +111,7 @@ def train_and_test(
     `patches`: for each image, the number of patches with its class, and the number of patches.
     """
     train, test = ([seen[place] for place in side] for side in (split.train, split.test))
-    trained = FittedMethod.of(recipe, train, n_per_class)
+    trained = FittedMethod.fit(recipe, train, n_per_class)
     statistics = [[_statistics(trained, image) for image in side] for side in (train, test)]
     labels = np.array([image.label for image in train])
     rule = AGGREGATORS[recipe.aggregation].fit(recipe.aggregation, statistics[0], labels)

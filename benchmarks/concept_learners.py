@@ -39,7 +39,7 @@ class TrainingVectors:
     cells: Cells
 
     @classmethod
-    def of(cls, cells: Cells, mean: Array | None = None) -> TrainingVectors:
+    def from_cells(cls, cells: Cells, mean: Array | None = None) -> TrainingVectors:
         centre = cells.X.mean(axis=0) if mean is None else mean
         return cls(np.ascontiguousarray(normalize(cells.X - centre)), cells)
 

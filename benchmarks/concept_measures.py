@@ -39,17 +39,21 @@ def measure(learn: Learner, cells: Cells, other: Cells, seed: int, few: bool = F
     inside = halves(cells, seed)
     parts = [_fewer(cells.select(own), seed) for own in (inside, ~inside)]
     begun = time.process_time()
-    trained = [learn(TrainingVectors.of(part), np.random.default_rng(seed)) for part in parts]
+    trained = [
+        learn(TrainingVectors.from_cells(part), np.random.default_rng(seed)) for part in parts
+    ]
     seconds = (time.process_time() - begun) / 2
-    again = learn(TrainingVectors.of(parts[0]), np.random.default_rng(seed + 1000))[0]
-    elsewhere = learn(TrainingVectors.of(_fewer(other, seed)), np.random.default_rng(seed))[0]
+    again = learn(TrainingVectors.from_cells(parts[0]), np.random.default_rng(seed + 1000))[0]
+    elsewhere = learn(TrainingVectors.from_cells(_fewer(other, seed)), np.random.default_rng(seed))[
+        0
+    ]
     D = [np.ascontiguousarray(atoms, dtype=np.float32) for atoms, _ in trained]
     results: Results = {
         "halves": match_atoms(*D).mean,
         "seeds": match_atoms(D[0], again).mean,
         "other tissue": float(np.mean([match_atoms(own, elsewhere).mean for own in D])),
         "chance": match_atoms(
-            *(_random(TrainingVectors.of(part).Y, len(D[0])) for part in parts)
+            *(_random(TrainingVectors.from_cells(part).Y, len(D[0])) for part in parts)
         ).mean,
         "atoms": len(D[0]),
         "seconds": seconds,
@@ -73,7 +77,7 @@ def _random(Y: Array, n: int) -> Array:
 def _tested(D: Array, encode: Any, train: Cells, test: Cells, seed: int, few: bool) -> Results:
     """Return the measures on `test` of atoms learnt from `train`."""
     centre = train.X.mean(axis=0)
-    Y, Z = TrainingVectors.of(train).Y, TrainingVectors.of(test, centre).Y
+    Y, Z = TrainingVectors.from_cells(train).Y, TrainingVectors.from_cells(test, centre).Y
     S, T = (encode_omp(D, V, N_NONZERO, n_jobs=1) for V in (Y, Z))
     (F, y), (G, z) = (_usage(S, train), _usage(T, test))
     results = {

@@ -75,7 +75,7 @@ def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
     steps = setting.sizes.patches if what == "training-patches" else setting.sizes.bases
     plans = {
         f"{method} {size}": setting.plan(method, **{SWEEPS[what]: size})
-        for method in setting.choose(LEARNERS, LEARNERS, "these have such sizes")
+        for method in setting.choose_methods(LEARNERS, LEARNERS, "these have such sizes")
         for size in steps
     }
     return setting.tasks(plans, setting.splits)

@@ -41,7 +41,7 @@ N_CONNECTIONS = 6
 def open_image(address: Address, inside: str) -> str:
     """Return the server path of the first image in a folder or table."""
     client = Client(address)
-    data = client.post("/api/data", {"place": 0, "inside": inside})["id"]
+    data = client.post("/api/data", {"folder_index": 0, "relative_path": inside})["id"]
     return f"/api/data/{data}/images/{client.get(f'/api/data/{data}')['images'][0]['id']}"
 
 

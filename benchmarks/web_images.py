@@ -103,7 +103,9 @@ def tiles_of(data: str, images: list[str]) -> list[str]:
 
 def measure_set(address: Address, pid: int, name: str) -> tuple[str, list[str]]:
     client = Client(address)
-    data = str(timed("listed first", client, "/api/data", {"place": 0, "inside": name})["id"])
+    data = str(
+        timed("listed first", client, "/api/data", {"folder_index": 0, "relative_path": name})["id"]
+    )
     found = timed("told", client, f"/api/data/{data}")
     timed("told again", client, f"/api/data/{data}")
     timed("front page", client, "/api/session")
@@ -165,7 +167,7 @@ _ARRIVED = """async (part) => {
 def training_under_way(address: Address) -> Iterator[None]:
     """Train a model on the set `tissue` during the block; raise an error if it ends before."""
     client = Client(address)
-    data = client.post("/api/data", {"place": 0, "inside": "tissue"})["id"]
+    data = client.post("/api/data", {"folder_index": 0, "relative_path": "tissue"})["id"]
     wish = {"data": data, "preset": "default", "settings": {"n_iter": "300"}}
     job = client.post("/api/jobs", wish)["id"]
     while client.get(f"/api/jobs/{job}")["state"] == "waiting":

@@ -106,7 +106,7 @@ with allow_missing_chunks():
     assert_type(loaded.predict("slide.zarr"), Any)
 outlined = assert_type(with_annotations("slides/", "outlines/"), Manifest)
 assert_type(split_by_annotation(outlined, ["tumour"]), Manifest)
-assert_type(AnnotationFile(Path("a.geojson")).of("tumour"), AnnotationFile)
+assert_type(AnnotationFile(Path("a.geojson")).with_classes("tumour"), AnnotationFile)
 to_spatialdata(to_anndata(loaded, "new.png"))  # their types are those of the other packages
 assert_type(histodict.__version__, str)
 

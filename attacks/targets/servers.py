@@ -62,7 +62,7 @@ class ServersTarget(Target):
         from histodict.web.datasets import DatasetIndexCache, open_dataset
         from histodict.web.workspace import DataFolders, UserWorkspace
 
-        user = UserWorkspace.of(self._template, "local")
+        user = UserWorkspace.open(self._template, "local")
         sources = DatasetIndexCache(DataFolders([self._folder / "data"]))
         data = open_dataset(user, sources, self._folder / "data" / "bare", is_bare=True)
         (own,) = change_classes(data, {"name": "a"})

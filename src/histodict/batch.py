@@ -330,7 +330,7 @@ class RunResult:
     rows, regions : rows of the images of this run, in their order
     failures : (path, reason) of images without a prediction
     n_skipped : number of images that were already done
-    n_earlier : number of further images in the tables
+    n_from_earlier_runs : number of further images in the tables
     scores : scores of all labelled rows of the table; None without labels
     """
 
@@ -338,7 +338,7 @@ class RunResult:
     regions: list[Row]
     failures: list[tuple[Path, str]]
     n_skipped: int
-    n_earlier: int = 0
+    n_from_earlier_runs: int = 0
     scores: dict[str, Any] | None = None
 
 
@@ -396,7 +396,7 @@ def predict_images(
         "output version": _OUTPUT_VERSION,
     }
     run = ResultsFolder(folder, settings, model.table)
-    size_option = PixelSizeOption.of(mpp)
+    size_option = PixelSizeOption.from_mpp(mpp)
     keys = [output_key(record.path) for record in images]
     restricted = "set" if any(record.region_of_interest for record in images) else None
     options = {

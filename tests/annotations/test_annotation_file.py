@@ -67,7 +67,7 @@ points = st.tuples(st.floats(-5, 35), st.floats(-5, 25))
 def test_pixel_belongs_to_a_ring_around_its_centre(corners):
     """Any ring, including self-intersecting ones and ones that leave the image."""
     ring = np.array(corners) + 0.0137
-    found = pixels_of(RunLengthMask.of([AnnotationPolygon("a", (ring,))], (30, 20)))
+    found = pixels_of(RunLengthMask.from_outlines([AnnotationPolygon("a", (ring,))], (30, 20)))
     x, y = centres(30, 20)
     clear = (distances(ring, x, y) > 1e-9).ravel()
     differs = (found != winds_around(ring, x, y)).ravel()
@@ -93,19 +93,19 @@ def test_polygons_with_holes_and_islands():
     expected[15:40, 20:50] = False
     expected[20:30, 30:40] = True
     for outlines in ([lake, island], [island, lake], [lake, island, island]):
-        runs = RunLengthMask.of(outlines, (80, 60))
+        runs = RunLengthMask.from_outlines(outlines, (80, 60))
         np.testing.assert_array_equal(pixels_of(runs), expected)
         assert runs.n_pixels == expected.sum()
     cut = AnnotationPolygon("a", (np.array(box(0, 0, 10, 60))[:4],), is_hole=True)
     expected[:, :10] = False
     np.testing.assert_array_equal(
-        pixels_of(RunLengthMask.of([lake, cut, island], (80, 60))), expected
+        pixels_of(RunLengthMask.from_outlines([lake, cut, island], (80, 60))), expected
     )
 
 
 def test_coverage_equals_that_of_a_mask_of_the_same_pixels(rng):
     ring = 30 + 25 * np.stack([np.cos(np.arange(40) / 6.3), 0.8 * np.sin(np.arange(40) / 6.3)], 1)
-    runs = RunLengthMask.of([AnnotationPolygon("a", (ring,))], (80, 60))
+    runs = RunLengthMask.from_outlines([AnnotationPolygon("a", (ring,))], (80, 60))
     region = winds_around(ring, *centres(80, 60))
     np.testing.assert_array_equal(pixels_of(runs), region)
     mask = RegionMask(region, (80, 60))
@@ -113,10 +113,10 @@ def test_coverage_equals_that_of_a_mask_of_the_same_pixels(rng):
         x, y = rng.uniform(-3, 79, (2, 5, 40))
         np.testing.assert_array_equal(runs.coverage(x, y, side), mask.coverage(x, y, side))
     assert runs.any() and not runs.all()
-    assert RunLengthMask.of(
+    assert RunLengthMask.from_outlines(
         [AnnotationPolygon("a", (np.array(box(-9, -9, 99, 99))[:4],))], (80, 60)
     ).all()
-    assert not RunLengthMask.of(
+    assert not RunLengthMask.from_outlines(
         [AnnotationPolygon("a", (np.array(box(2.6, 2, 3.4, 9))[:4],))], (80, 60)
     ).any()
 

@@ -108,7 +108,9 @@ def test_changed_settings_are_refused(slides, tmp_path):
     record = ImageRecord(slides / "s0.npz", "", "p")
 
     def settings(record, options=None):
-        source = ConceptTrainingSet.of([record], "efficientnet-lite0", options or PixelSizeOption())
+        source = ConceptTrainingSet.from_records(
+            [record], "efficientnet-lite0", options or PixelSizeOption()
+        )
         return settings_of(source, 4, 0, ["key"])
 
     plain = settings(record)

@@ -192,7 +192,7 @@ def test_other_aggregators_have_no_patch_scores(rng, name):
     rule = LinearAggregator.fit(name, images, np.arange(8) // 4)
     assert rule.patch_score_map(np.zeros((2, 2, 2), np.float32)) is None
     at = (0.31, 0.25) if name == "proportion" else None
-    text = rule.describe(["healthy", "inflamed"], at)
+    text = rule.describe_decision(["healthy", "inflamed"], at)
     if name == "proportion":
         assert text == "31 % of the patches; inflamed if ≥ 25 %"
     else:

@@ -28,7 +28,7 @@ def test_outside_of_a_mask_counts_as_a_negative_image():
 
 def test_min_patches_is_closest_to_the_origin():
     findings = [LargestRegion(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))]
-    curve = SizeCurve.of(findings)
+    curve = SizeCurve.from_regions(findings)
     distances = []
     for m in range(1, 21):
         miss = np.mean([f.true_positive < m for f in findings])
@@ -43,9 +43,9 @@ def test_min_patches_is_closest_to_the_origin():
 
 def test_fit_without_positives_or_negatives_is_refused():
     with pytest.raises(ValueError, match="without the positive class"):
-        SizeCurve.of([LargestRegion(3, None)])
+        SizeCurve.from_regions([LargestRegion(3, None)])
     with pytest.raises(ValueError, match="with the positive class"):
-        SizeCurve.of([LargestRegion(None, 3)])
+        SizeCurve.from_regions([LargestRegion(None, 3)])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -45,17 +45,21 @@ def test_too_few_images_are_refused():
 
 def test_adaptation_counts_changed_images_and_groups(rng):
     scores = np.concatenate([rng.normal(-1, 0.3, 20), rng.normal(2, 0.3, 30)])
-    moved = ThresholdAdaptation.of(
+    moved = ThresholdAdaptation.from_scores(
         [*scores, np.nan], unlabelled_threshold(scores)
     )  # one image is background
     assert moved.groups == (20, 30) and not moved.one_is_small
     threshold = unlabelled_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
     assert moved.n_moved == between.sum()
-    assert ThresholdAdaptation.of([-1.0, 0.4, 0.6, 3.0], 0.5) == ThresholdAdaptation((3, 1), 1)
-    assert ThresholdAdaptation.of([-1.0, -0.4, 0.6], -0.5) == ThresholdAdaptation((1, 2), 1)
+    assert ThresholdAdaptation.from_scores([-1.0, 0.4, 0.6, 3.0], 0.5) == ThresholdAdaptation(
+        (3, 1), 1
+    )
+    assert ThresholdAdaptation.from_scores([-1.0, -0.4, 0.6], -0.5) == ThresholdAdaptation(
+        (1, 2), 1
+    )
 
 
 def test_small_group_is_reported():
-    assert ThresholdAdaptation.of([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
-    assert not ThresholdAdaptation.of([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small
+    assert ThresholdAdaptation.from_scores([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
+    assert not ThresholdAdaptation.from_scores([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small

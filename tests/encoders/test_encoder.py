@@ -323,7 +323,8 @@ def test_incompatible_settings_are_refused(encoder, tissue):
     with pytest.raises(ValueError, match=r"features must be one of .*timm:NAME"):
         recipe_for("nothing")
     assert (
-        not get_patch_features("timm:resnet18").are_images and get_patch_features("rgb").are_images
+        not get_patch_features("timm:resnet18").atoms_are_images
+        and get_patch_features("rgb").atoms_are_images
     )
 
 

@@ -265,7 +265,7 @@ def test_weights_of_another_model_are_refused_in_one_line(timm, tmp_path):
 
 
 def test_name_prefixes():
-    assert not get_patch_features("hf-hub:owner/name").are_images
+    assert not get_patch_features("hf-hub:owner/name").atoms_are_images
     assert not needs_no_consent("hf-hub:owner/never-opened")
 
 

@@ -123,7 +123,7 @@ def test_usage_is_the_share_of_patches_and_agrees_with_positions(models, manifes
     by_name = {part.name: part for part in explanation.parts}
     first = f"{model.classes_[0]}:1"
     assert by_name[first].usage == pytest.approx(shares[0])
-    assert np.nanmax(by_name[first].positions) > 0
+    assert np.nanmax(by_name[first].usage_map) > 0
 
 
 @pytest.mark.parametrize("rule", ["margin", "proportion"])

@@ -52,7 +52,7 @@ def model(manifest):
 
 @pytest.fixture(scope="module")
 def gallery(model, manifest):
-    return PatchSample.of(model.model_, manifest.records, 0)
+    return PatchSample.from_records(model.model_, manifest.records, 0)
 
 
 def test_top_patches_have_the_largest_weights_two_per_image():
@@ -96,7 +96,7 @@ def test_every_image_contributes_and_threads_change_nothing(model, manifest, gal
     assert np.bincount(gallery.images).max() <= -(-N_PATCHES // len(manifest.records))
     reported = []
     model.model_.n_jobs = 2
-    again = PatchSample.of(model.model_, manifest.records, 0, reported.append)
+    again = PatchSample.from_records(model.model_, manifest.records, 0, reported.append)
     np.testing.assert_array_equal(again.corners, gallery.corners)
     assert (again.codes != gallery.codes).nnz == 0
     assert [progress.done for progress in reported] == list(range(len(manifest.records) + 1))
@@ -118,4 +118,4 @@ def test_nearest_patch_is_the_patch_itself(gallery, tmp_path):
 def test_background_alone_is_refused(model, tmp_path):
     Image.new("RGB", (160, 120), "white").save(tmp_path / "glass.png")
     with pytest.raises(ValueError, match="no tissue was found in any of the 1 images"):
-        PatchSample.of(model.model_, [ImageRecord(tmp_path / "glass.png", "a", "p")], 0)
+        PatchSample.from_records(model.model_, [ImageRecord(tmp_path / "glass.png", "a", "p")], 0)

@@ -18,7 +18,7 @@ from histodict import TissueClassifier
 from histodict.evaluation import runs as tasks
 from histodict.images import memory_image
 from histodict.images import memory_image as in_memory
-from histodict.images.file_types import ImageError, NoRoomError
+from histodict.images.file_types import ImageError, InsufficientMemoryError
 from histodict.images.memory_image import enable_worker_image_cache, image_cache_enabled
 from histodict.images.source import open_image
 from histodict.models.recipe import preset
@@ -117,7 +117,7 @@ def test_cache_is_emptied_for_an_image_that_would_not_fit(files, decoded, monkey
 
     def decode(path):
         if path == files[2] and memory_image._CACHE._images:
-            raise NoRoomError("no room")
+            raise InsufficientMemoryError("no room")
         return own(path)
 
     monkeypatch.setattr(memory_image, "decode", decode)
@@ -127,7 +127,7 @@ def test_cache_is_emptied_for_an_image_that_would_not_fit(files, decoded, monkey
         assert [_colour(path) for path in files] == list(COLOURS)
 
     def never(path):
-        raise NoRoomError("no room")
+        raise InsufficientMemoryError("no room")
 
     monkeypatch.setattr(memory_image, "decode", never)
     with image_cache_enabled(), pytest.raises(ImageError, match="no room"):

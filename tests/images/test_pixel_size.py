@@ -43,10 +43,10 @@ def test_precedence_of_pixel_sizes(files, option, for_known, for_unknown):
 
 def test_single_number_is_a_default(files):
     assert (
-        PixelSizeOption.of(0.5) == PixelSizeOption(default=0.5)
-        and PixelSizeOption.of(None) == PixelSizeOption()
+        PixelSizeOption.from_mpp(0.5) == PixelSizeOption(default=0.5)
+        and PixelSizeOption.from_mpp(None) == PixelSizeOption()
     )
-    assert PixelSizeOption.of(PixelSizeOption(override=1.0)) == PixelSizeOption(override=1.0)
+    assert PixelSizeOption.from_mpp(PixelSizeOption(override=1.0)) == PixelSizeOption(override=1.0)
 
 
 @pytest.mark.parametrize("value", LIMITS)

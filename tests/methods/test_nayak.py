@@ -55,7 +55,7 @@ def test_gradient_of_the_atoms(problem):
 
 def test_gradient_vanishes_at_the_encoder(problem):
     Y, S, D, _ = problem
-    samples = EncoderStatistics.of(Y, 1)
+    samples = EncoderStatistics.from_samples(Y, 1)
     W = samples.encoder(S.T @ Y)
     gradient = finite_differences(lambda T: smooth_part(Y, S, D, T, samples.ridge), W)
     np.testing.assert_allclose(gradient, 0, atol=1e-7)
@@ -64,7 +64,7 @@ def test_gradient_vanishes_at_the_encoder(problem):
 
 def test_objective_is_the_stated_one(problem):
     Y, S, D, W = problem
-    samples = EncoderStatistics.of(Y, 1)
+    samples = EncoderStatistics.from_samples(Y, 1)
     expected = smooth_part(Y, S, D, W, samples.ridge)
     assert samples.objective(D, W, S.T @ Y, S.T @ S) == pytest.approx(expected, rel=1e-12)
 

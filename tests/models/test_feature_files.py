@@ -187,7 +187,7 @@ def test_atoms_are_shown_by_patches_of_the_files(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     stored = read_manifest(tissue / "manifest.csv", features=tmp_path / "f")
     model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(stored)
-    gallery = PatchSample.of(model.model_, stored.records, 0)
+    gallery = PatchSample.from_records(model.model_, stored.records, 0)
     with open_features(stored.records[0].path) as file:
         corners = {tuple(at) for at in file.coords.tolist()}
     own = gallery.corners[gallery.images == 0].tolist()

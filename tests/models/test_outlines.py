@@ -171,7 +171,7 @@ def test_prediction_within_outlines_equals_that_of_the_complete_image_there(plan
 
 def test_patches_that_show_atoms_are_inside_the_outlines(planted, model):
     parts = split_by_annotation(read_with(planted), ["Inflamed"])
-    found = PatchSample.of(model.model_, parts.records[:2], 0)
+    found = PatchSample.from_records(model.model_, parts.records[:2], 0)
     assert (shares(star_pixels(), *found.corners.T, 16) >= 0.5).all()
 
 

@@ -112,7 +112,7 @@ def test_sampled_patches_are_the_same(manifest):
     model = MODELS["single"]().fit(manifest)
     found = []
     for images in (manifest, shuffled(manifest)):
-        gallery = PatchSample.of(model.model_, images.records, 0, n_patches=80)
+        gallery = PatchSample.from_records(model.model_, images.records, 0, n_patches=80)
         names = [str(images.records[place].path) for place in gallery.images.tolist()]
         found.append(sorted(zip(names, map(tuple, gallery.corners.tolist()), strict=True)))
         found[-1].append(gallery.codes.toarray().tobytes())

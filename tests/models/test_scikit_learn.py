@@ -213,7 +213,7 @@ def test_labels_that_the_type_does_not_have_are_refused():
         with pytest.raises(ValueError, match=f"type {label_type} cannot have"):
             labels_of_names(names, label_type)
     with pytest.raises(ValueError, match="not datetime64"):
-        NamedLabels.of(np.array(["2020-01-01"], dtype="datetime64[D]"))
+        NamedLabels.from_labels(np.array(["2020-01-01"], dtype="datetime64[D]"))
 
 
 def test_model_file_with_labels_of_another_type_is_refused(unfitted, paths, y, tmp_path):

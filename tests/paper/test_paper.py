@@ -259,10 +259,10 @@ def test_training_sizes_are_available_in_every_half():
 
 def test_experiment_selects_suitable_methods():
     chosen = setting(many(), choice=Choice(methods=("nayak", "dfdl")))
-    assert chosen.choose(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
-    assert setting(many()).choose(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
+    assert chosen.choose_methods(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
+    assert setting(many()).choose_methods(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
     with pytest.raises(NotPossibleError, match="why; choose from odl"):
-        chosen.choose((), ("odl",), "why")
+        chosen.choose_methods((), ("odl",), "why")
     assert set(COMPARED) == set(published.PAPER_NAMES)
 
 

@@ -155,6 +155,6 @@ def test_vectors_declare_whether_they_are_images(rng, name):
     """Vectors that can be displayed are three planes of the patch's pixels; reports rely on
     this."""
     patches = rng.integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
-    assert PATCH_FEATURES[name].are_images == (
+    assert PATCH_FEATURES[name].atoms_are_images == (
         PATCH_FEATURES[name](patches).shape == (5, 3 * 8 * 8)
     )

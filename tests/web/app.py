@@ -28,7 +28,9 @@ def sign_in(client: Any, user: Any) -> None:
 
 
 def open_data(client: Any, inside: str = "tissue") -> str:
-    response = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    response = client.post(
+        "/api/data", json={"folder_index": 0, "relative_path": inside}, headers=OWN
+    )
     assert response.status_code == 200, response.text
     found: str = response.json()["id"]
     return found

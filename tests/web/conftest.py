@@ -46,7 +46,7 @@ def model(recipe, manifest):
 def gallery(model, manifest):
     from histodict.explain.patch_sample import PatchSample
 
-    return PatchSample.of(model.model_, manifest.records, 0)
+    return PatchSample.from_records(model.model_, manifest.records, 0)
 
 
 @pytest.fixture(autouse=True)

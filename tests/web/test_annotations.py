@@ -570,7 +570,11 @@ def test_labelled_images_are_annotated_as_a_separate_set(labelled):
     for path, body in (("/classes", {"name": "a"}), (f"/images/{image}/drawn", BRUSH)):
         assert "To annotate them, open them without labels" in refused(labelled, path, body)
     own = labelled.data
-    place = {"place": before["place"], "inside": before["where"], "bare": True}
+    place = {
+        "folder_index": before["folder_index"],
+        "relative_path": before["relative_path"],
+        "bare": True,
+    }
     labelled.data = labelled.post("/api/data", json=place, headers=OWN).json()["id"]
     bare = request(labelled)
     assert labelled.data != own and not bare["labelled"] and bare["classes"] == []

@@ -62,7 +62,7 @@ def request(server, path, body=None):
 
 @pytest.fixture(scope="module")
 def data(server):
-    return request(server, "/api/data", {"place": 0, "inside": "colon"})["id"]
+    return request(server, "/api/data", {"folder_index": 0, "relative_path": "colon"})["id"]
 
 
 def visit(page, server, *parts):
@@ -78,7 +78,7 @@ def test_link_outside_the_folder_is_skipped_with_a_warning(page, server, data):
 
 
 def test_missing_folder_does_not_hide_others(page, server, folder, data):
-    lost = request(server, "/api/data", {"place": 0, "inside": "short-lived"})["id"]
+    lost = request(server, "/api/data", {"folder_index": 0, "relative_path": "short-lived"})["id"]
     visit(page, server, "data", lost)
     page.get_by_role("link", name="Train on these images").wait_for()
     shutil.rmtree(folder / "short-lived")

@@ -45,7 +45,7 @@ def server(tissue, tmp_path_factory):
 @pytest.fixture(scope="module")
 def data(server):
     time.sleep(2)  # until the new files count as settled
-    id_ = json.loads(server.post("/api/data", {"place": 0, "inside": ""}))["id"]
+    id_ = json.loads(server.post("/api/data", {"folder_index": 0, "relative_path": ""}))["id"]
     return json.loads(server.get(f"/api/data/{id_}"))
 
 

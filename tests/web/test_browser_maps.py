@@ -58,7 +58,7 @@ def state_of(server, job):
 def viewer_address(server):
     """The address of the large image in the viewer, with a model."""
     data, slides = (
-        request(server, "/api/data", {"place": 0, "inside": name})["id"]
+        request(server, "/api/data", {"folder_index": 0, "relative_path": name})["id"]
         for name in ("colon", "slides")
     )
     settings = TINY | {"stride_px": "5"}  # so that a map takes a while
@@ -91,7 +91,7 @@ def test_map_shows_progress_yields_to_a_training_and_is_listed(page, server, vie
     page.locator("#make-map").click()
     page.locator("#cancel-map").wait_for()
     (job,) = request(server, "/api/jobs")["maps"]
-    wait_until(lambda: request(server, "/api/jobs")["maps"][0]["share"] > 0)
+    wait_until(lambda: request(server, "/api/jobs")["maps"][0]["fraction_done"] > 0)
     page.locator("#answer progress:not([value='0'])").wait_for()
     keep_picture(page, "look-map-work")
     training = request(server, "/api/jobs", viewer_address[0] | {"seed": 1})["id"]

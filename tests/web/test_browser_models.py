@@ -63,7 +63,7 @@ def request(server, path, body=None):
 
 @pytest.fixture(scope="module")
 def data(server):
-    id_ = request(server, "/api/data", {"place": 0, "inside": "tissue"})["id"]
+    id_ = request(server, "/api/data", {"folder_index": 0, "relative_path": "tissue"})["id"]
     return request(server, f"/api/data/{id_}")
 
 
@@ -71,7 +71,7 @@ def data(server):
 def models(server):
     names = "first", "second", "other"
     return [
-        request(server, "/api/models", {"place": 0, "inside": f"{n}.histodict"})["id"]
+        request(server, "/api/models", {"folder_index": 0, "relative_path": f"{n}.histodict"})["id"]
         for n in names
     ]
 

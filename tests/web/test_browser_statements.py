@@ -81,7 +81,7 @@ def request(server, path, body=None):
 
 
 def open_data(server, inside):
-    return request(server, "/api/data", {"place": 0, "inside": inside})["id"]
+    return request(server, "/api/data", {"folder_index": 0, "relative_path": inside})["id"]
 
 
 def wait_for_model(server, job):

@@ -36,14 +36,14 @@ def make_map(predicted_classes, side=10, step=10, classes=("a", "b"), **where):
 
 def test_map_does_not_differ_from_itself():
     one = make_map([[0, 1, NO_TISSUE], [1, 1, 0]])
-    found = MapDifference.of(one, one)
+    found = MapDifference.from_maps(one, one)
     assert found.counts() == [[2, 0], [0, 3]] and found.n_different == 0
     assert (found.image()[..., 3] == np.where(one.predicted_classes == NO_TISSUE, 0, 70)).all()
 
 
 def test_differing_patches_are_counted_and_have_the_new_colour():
     one, other = make_map([[0, 0, 1, NO_TISSUE]]), make_map([[0, 1, NO_TISSUE, 1]])
-    found = MapDifference.of(one, other)
+    found = MapDifference.from_maps(one, other)
     assert found.counts() == [[1, 1], [0, 0]] and found.n_different == 2
     pixels = found.image()[0]
     assert tuple(pixels[1]) == (213, 94, 0, 255)  # the colour of the second class, as everywhere
@@ -54,9 +54,9 @@ def test_differing_patches_are_counted_and_have_the_new_colour():
 
 def test_classes_are_matched_by_name():
     one, other = make_map([[0, 1]]), make_map([[1, 0]], classes=("b", "a"))
-    assert MapDifference.of(one, other).counts() == [[1, 0], [0, 1]]
+    assert MapDifference.from_maps(one, other).counts() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="side by side"):
-        MapDifference.of(one, make_map([[0, 1]], classes=("a", "c")))
+        MapDifference.from_maps(one, make_map([[0, 1]], classes=("a", "c")))
 
 
 @pytest.mark.parametrize("factor", [2, 3])
@@ -67,13 +67,16 @@ def test_maps_of_other_grids_are_compared_at_patch_centres(factor):
     fine = np.kron(coarse, np.ones((factor, factor), int))
     one, other = make_map(coarse, 30, 30), make_map(fine, 30 // factor, 30 // factor)
     n = int(coarse.sum())
-    assert MapDifference.of(one, other).counts() == [[48 - n, 0], [0, n]]
-    assert MapDifference.of(other, one).counts() == [[(48 - n) * factor**2, 0], [0, n * factor**2]]
+    assert MapDifference.from_maps(one, other).counts() == [[48 - n, 0], [0, n]]
+    assert MapDifference.from_maps(other, one).counts() == [
+        [(48 - n) * factor**2, 0],
+        [0, n * factor**2],
+    ]
 
 
 def test_area_outside_the_other_map_is_not_compared():
     one, other = make_map([[0, 0, 0]]), make_map([[1, 1]], left=10.0)
-    found = MapDifference.of(one, other)
+    found = MapDifference.from_maps(one, other)
     assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_different == 1
 
 
@@ -112,7 +115,9 @@ def client(folder):
 
 
 def open_model(client, inside, place=0):
-    return client.post("/api/models", json={"place": place, "inside": inside}, headers=OWN)
+    return client.post(
+        "/api/models", json={"folder_index": place, "relative_path": inside}, headers=OWN
+    )
 
 
 def test_imported_model_is_used_like_a_trained_one(client, model):
@@ -336,7 +341,7 @@ def test_unreadable_and_annotated_images_are_not_suggested(client, folder):
     first, second, *_ = sorted((folder / "spoilt").rglob("*.jpg"))
     first.write_bytes(b"no image")
     job = open_model(client, "kept.histodict").json()["id"]
-    body = {"place": 0, "inside": "spoilt", "bare": True}
+    body = {"folder_index": 0, "relative_path": "spoilt", "bare": True}
     data = client.post("/api/data", json=body, headers=OWN).json()["id"]
     own = f"/api/data/{data}"
     ids = {image["name"]: image["id"] for image in client.get(own).json()["images"]}

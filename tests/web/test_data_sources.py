@@ -42,7 +42,7 @@ def sources(folder):
 
 @pytest.fixture
 def user(tmp_path):
-    return UserWorkspace.of(tmp_path / "workspace", "local")
+    return UserWorkspace.open(tmp_path / "workspace", "local")
 
 
 def write_table(path, rows):

@@ -17,7 +17,7 @@ from histodict.web.workspace import DataFolders, UserWorkspace, short_id
 
 @pytest.fixture
 def place(tissue, tmp_path):
-    return UserWorkspace.of(tmp_path / "workspace", "local"), DatasetIndexCache(
+    return UserWorkspace.open(tmp_path / "workspace", "local"), DatasetIndexCache(
         DataFolders([tissue])
     )
 

@@ -196,7 +196,7 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
     from histodict.web.jobs import RUNNING, JobQueue, new_job
     from histodict.web.workspace import UserWorkspace
 
-    user = UserWorkspace.of(tmp_path, "ann")
+    user = UserWorkspace.open(tmp_path, "ann")
     common = {"name": "n", "data": "d", "root": "", "model": "", "folder": ""}
     training = {"recipe": {}, "seed": 0, "n_images": 0, "test_patients": [], "corrections": []}
     training["n_shapes"] = 0
@@ -272,7 +272,7 @@ def test_new_job_is_a_single_file(tmp_path):
     from histodict.web import jobs
     from histodict.web.workspace import UserWorkspace
 
-    user = UserWorkspace.of(tmp_path, "ann")
+    user = UserWorkspace.open(tmp_path, "ann")
     job = jobs.new_job(user, {"kind": "map"})
     assert [path.name for path in job.folder.iterdir()] == ["job.json"]
     assert (job.state()["state"], job.state()["run"], job.state()["error"]) == ("waiting", 0, "")
@@ -292,7 +292,7 @@ def test_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
         write(path, content)
 
     monkeypatch.setattr(jobs, "write_checked_json", full)
-    user = UserWorkspace.of(tmp_path, "ann")
+    user = UserWorkspace.open(tmp_path, "ann")
     with pytest.raises(OSError, match="No space left"):
         jobs.new_job(user, {})
     assert list((user.folder / "jobs").iterdir()) == []

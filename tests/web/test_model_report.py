@@ -26,7 +26,7 @@ def nothing(folder, model):
 def test_report_shows_the_top_patches_of_atoms(recipe, manifest, tmp_path, components):
     """Whether atoms can be displayed as images or, like those of components, not."""
     model = TissueClassifier(recipe.with_changes(n_components=components)).fit(manifest)
-    gallery = PatchSample.of(model.model_, manifest.records, 0)
+    gallery = PatchSample.from_records(model.model_, manifest.records, 0)
     users = top_atom_patches(model, gallery, manifest)
     results = {"images": [], "operating_point": None}
     write_report(tmp_path / "report.html", model, [], results, nothing(tmp_path, model), users)

@@ -24,7 +24,7 @@ def test_foreign_host_names_are_refused(client):
 
 
 def test_other_pages_cannot_change_anything(client):
-    body = {"place": 0, "inside": "tissue"}
+    body = {"folder_index": 0, "relative_path": "tissue"}
     assert client.post("/api/data", json=body).status_code == 403
     foreign = OWN | {"origin": "http://evil.example"}
     assert client.post("/api/data", json=body, headers=foreign).status_code == 403
@@ -58,9 +58,14 @@ def test_crafted_addresses_find_nothing(client, address):
 
 @pytest.mark.parametrize("inside", ["..", "../..", "/etc", "tissue/../../..", "tissue\0"])
 def test_data_outside_the_folders_cannot_be_opened(client, inside):
-    response = client.post("/api/data", json={"place": 0, "inside": inside}, headers=OWN)
+    response = client.post(
+        "/api/data", json={"folder_index": 0, "relative_path": inside}, headers=OWN
+    )
     assert response.status_code == 403
-    assert client.get("/api/folders", params={"place": 0, "inside": inside}).status_code == 403
+    assert (
+        client.get("/api/folders", params={"folder_index": 0, "relative_path": inside}).status_code
+        == 403
+    )
 
 
 def test_table_that_points_outside_is_refused(client, tissue, tmp_path):
@@ -69,7 +74,9 @@ def test_table_that_points_outside_is_refused(client, tissue, tmp_path):
     table = tissue / "escape.csv"
     for path in (tmp_path / "secret.jpg", "../" * 20 + str(tmp_path / "secret.jpg").lstrip("/")):
         table.write_text(f"path,label,patient\n{path},a,1\n{image},b,2\n")
-        response = client.post("/api/data", json={"place": 0, "inside": "escape.csv"}, headers=OWN)
+        response = client.post(
+            "/api/data", json={"folder_index": 0, "relative_path": "escape.csv"}, headers=OWN
+        )
         assert response.status_code == 403
     table.unlink()
 
@@ -168,7 +175,12 @@ def test_foreign_origin_is_refused(client, origin):
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 60_000, b'{"place":' * 7000, b'{"place": NaN}', b'{"place": ' + b"9" * 5000 + b"}"],
+    [
+        b"[" * 60_000,
+        b'{"folder_index":' * 7000,
+        b'{"folder_index": NaN}',
+        b'{"folder_index": ' + b"9" * 5000 + b"}",
+    ],
 )
 def test_invalid_json_is_refused_with_a_message(client, body):
     response = client.post("/api/data", content=body, headers=OWN)

@@ -43,7 +43,9 @@ def server(tissue, tmp_path_factory):
 @pytest.fixture(scope="module")
 def job(server):
     server.start()
-    data = json.loads(server.post("/api/data", {"place": 0, "inside": "tissue"}))["id"]
+    data = json.loads(server.post("/api/data", {"folder_index": 0, "relative_path": "tissue"}))[
+        "id"
+    ]
     requested = {"data": data, "preset": "quick", "settings": LONG, "test_folds": 0}
     return json.loads(server.post("/api/jobs", requested))["id"]
 

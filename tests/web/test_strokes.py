@@ -26,7 +26,7 @@ def square(left, top, side):
 
 def covered(polygons):
     """Return covered level-0 pixels, counted as in training."""
-    return RunLengthMask.of(
+    return RunLengthMask.from_outlines(
         [AnnotationPolygon("", tuple(rings)) for rings in polygons], SIZE
     ).n_pixels
 

@@ -28,7 +28,7 @@ from histodict.web.workspace import DataFolders, UserWorkspace
 
 @pytest.fixture
 def dataset(tissue, tmp_path):
-    user = UserWorkspace.of(tmp_path / "workspace", "local")
+    user = UserWorkspace.open(tmp_path / "workspace", "local")
     return open_dataset(user, DatasetIndexCache(DataFolders([tissue])), tissue / "tissue")
 
 

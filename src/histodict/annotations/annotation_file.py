@@ -291,7 +291,7 @@ class AnnotationFile:
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, COORDINATES)
 
-    def of(self, *names: str) -> AnnotationFile:
+    def with_classes(self, *names: str) -> AnnotationFile:
         """Return the same file, restricted to outlines of these classes.
 
         Parameters
@@ -338,11 +338,11 @@ class AnnotationFile:
             If the file cannot be read or its outlines do not fit the image.
         """
         annotations, first_pixel = self.read(), self._first_pixel(image)
-        chosen = annotations.of(() if may_lack else self.names)
+        chosen = annotations.outlines_of(() if may_lack else self.names)
         outlines = [self._place(annotations, outline, image, first_pixel) for outline in chosen]
         check_outlines_inside(self.path, outlines, image)
         selected = [o for o in outlines if not self.names or o.name in self.names]
-        return RunLengthMask.of(selected, image.size)
+        return RunLengthMask.from_outlines(selected, image.size)
 
     def notes(self) -> list[str]:
         """Return remarks on the file; none if it cannot be read, as using it raises the error.

@@ -116,7 +116,7 @@ class Annotations:
         named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
-    def of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
+    def outlines_of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
         """Return the outlines of these classes, or all.
 
         Raises
@@ -224,7 +224,9 @@ class RunLengthMask:
         self._before = np.concatenate([[0], np.cumsum(ends - starts)])
 
     @classmethod
-    def of(cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]) -> RunLengthMask:
+    def from_outlines(
+        cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]
+    ) -> RunLengthMask:
         """Return the union of outlines in an image of this size.
 
         Holes apply to their own polygon: another polygon inside of them counts. Outlines with
@@ -238,7 +240,7 @@ class RunLengthMask:
                 parts.append((edges, weight if ring_index == 0 else -weight))
         positions = np.concatenate([np.empty(0, np.int64), *(e.ravel() for e, _ in parts)])
         signs = [np.repeat([weight, -weight], len(edges[0])) for edges, weight in parts]
-        starts, ends = _positive_runs(positions, np.concatenate([np.empty(0, np.int64), *signs]))
+        starts, ends = _runs_inside(positions, np.concatenate([np.empty(0, np.int64), *signs]))
         return cls(starts, ends, size)
 
     @property
@@ -389,16 +391,19 @@ def _enclosed_runs(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
     x = x0[edge] + (row + 0.5 - y0[edge]) * slope[edge]
     column = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
     winding = np.where(y1 > y0, 1, -1)[edge]
-    starts, ends = _positive_runs(row * (width + 1) + column, winding, either_way=True)
+    starts, ends = _runs_inside(row * (width + 1) + column, winding, nonzero=True)
     return np.stack([starts, ends])
 
 
-def _positive_runs(
-    positions: NDArray[np.int64], changes: NDArray[np.int64], *, either_way: bool = False
+def _runs_inside(
+    positions: NDArray[np.int64], changes: NDArray[np.int64], *, nonzero: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return runs with a positive cumulative sum of changes; a non-zero one with `either_way`."""
+    """Return the starts and ends of runs in which the cumulative sum of `changes` is positive.
+
+    With `nonzero`, negative sums count too (the non-zero winding rule).
+    """
     unique_positions, inverse = np.unique(positions, return_inverse=True)
     total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))
-    inside = (np.abs(total) if either_way else total) > 0.5
+    inside = (np.abs(total) if nonzero else total) > 0.5
     turns = np.flatnonzero(np.diff(np.concatenate([[False], inside])))
     return unique_positions[turns[::2]], unique_positions[turns[1::2]]

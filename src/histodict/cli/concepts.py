@@ -58,7 +58,9 @@ def concepts(
         check_writable_folder(output)
         if images.features is None:
             check_installed(encoder)
-        source = ConceptTrainingSet.of(_expand_feature_folders(images).find(), encoder, images.size)
+        source = ConceptTrainingSet.from_records(
+            _expand_feature_folders(images).find(), encoder, images.size
+        )
         dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():

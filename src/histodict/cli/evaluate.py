@@ -166,7 +166,7 @@ class LabelledDataOptions(RegionTrainingOptions):
 
     positive: PositiveOption = None
 
-    def choose(self, manifest: Manifest) -> Manifest:
+    def select(self, manifest: Manifest) -> Manifest:
         """Select images for the task: with a positive class, or parts of annotated images."""
         manifest = self.split_by_annotation(manifest)
         if one_region(self.regions) is None:

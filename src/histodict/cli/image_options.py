@@ -288,7 +288,7 @@ class DataOptions:
         from ..precomputed.formats import check_libraries
 
         check_sizes(self.mpp, self.override_mpp)
-        manifest = self.choose(self.listed(self.data.absolute() if whole_paths else self.data))
+        manifest = self.select(self.listed(self.data.absolute() if whole_paths else self.data))
         check_libraries(record.path for record in manifest.records)
         for warning in manifest.warnings:
             warn(warning)
@@ -327,7 +327,7 @@ class DataOptions:
         warn_of_skipped(reasons, len(manifest.records))
         return usable
 
-    def choose(self, manifest: Manifest) -> Manifest:
+    def select(self, manifest: Manifest) -> Manifest:
         """Select the images to use; all by default."""
         return manifest
 
@@ -358,7 +358,7 @@ class SplitDataOptions(AnnotatedDataOptions):
 
     split: SplitOption = None
 
-    def choose(self, manifest: Manifest) -> Manifest:
+    def select(self, manifest: Manifest) -> Manifest:
         """Select the images of the split."""
         return in_split(manifest, self.data, self.split)
 
@@ -395,7 +395,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
 @dataclass(frozen=True)
 class PixelInputOptions:
-    """Images whose pixels are read."""
+    """Options that name images; unlike `ImageOptions`, without feature files."""
 
     paths: Annotated[
         list[Path],

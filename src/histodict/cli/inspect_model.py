@@ -84,7 +84,7 @@ def info(
 
 @dataclass(frozen=True)
 class AtomReportOptions:
-    """Options of `atoms`: its contents and the ensemble member."""
+    """Options of the command `atoms`: content of the report, and the ensemble member shown."""
 
     number: Annotated[
         int, typer.Option("--atoms", help="Number of atoms per class.", rich_help_panel=OUTPUT)

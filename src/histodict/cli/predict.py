@@ -176,12 +176,11 @@ def _print_predictions(
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
-        see = f". See {tables}" if result.rows or result.n_earlier else ""
+        see = f". See {tables}" if result.rows or result.n_from_earlier_runs else ""
         typer.echo(f"{pluralize(len(result.rows), 'image')}{skipped}: {summary}{see}")
-        if result.n_earlier:
-            typer.echo(
-                f"The table also contains {pluralize(result.n_earlier, 'image')} of earlier runs"
-            )
+        if result.n_from_earlier_runs:
+            n_images = pluralize(result.n_from_earlier_runs, "image")
+            typer.echo(f"The table also contains {n_images} of earlier runs")
         _print_scores(result)
     end_with_files(result.failures, output)
 

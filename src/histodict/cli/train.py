@@ -148,7 +148,7 @@ class TrainOptions(RegionTrainingOptions):
 
     split: SplitOption = None
 
-    def choose(self, manifest: Manifest) -> Manifest:
+    def select(self, manifest: Manifest) -> Manifest:
         """Select the images of the split, then annotated parts."""
         return self.split_by_annotation(in_split(manifest, self.data, self.split))
 
@@ -327,7 +327,7 @@ def adapt(
         if failures:
             change["left_out"] = failures
         save_model(adapted, output)
-    adaptation = ThresholdAdaptation.of(scores, change["shift"])
+    adaptation = ThresholdAdaptation.from_scores(scores, change["shift"])
     _print_adapted(adaptation, len(scores), output, as_json)
 
 

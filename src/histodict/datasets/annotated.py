@@ -286,7 +286,10 @@ def _parts(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord]:
     counts = record.annotations.read().names
     return [
         replace(
-            record, label=name, annotations=None, region_of_interest=record.annotations.of(name)
+            record,
+            label=name,
+            annotations=None,
+            region_of_interest=record.annotations.with_classes(name),
         )
         for name in names
         if name in counts
@@ -321,7 +324,7 @@ class RegionCoverage(Protocol):
 def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
     """Return the region of a record: its outlines of the given classes, or its mask."""
     if record.annotations is not None:
-        return record.annotations.of(*names).region(image, may_lack=True)
+        return record.annotations.with_classes(*names).region(image, may_lack=True)
     assert record.mask is not None
     if is_feature_file(record.path):
         check_has_slide_size(record.path)

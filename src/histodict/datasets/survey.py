@@ -58,7 +58,7 @@ class ImageProperties:
     white: Colour | None = None
 
     @classmethod
-    def of(cls, source: ImageSource) -> ImageProperties:
+    def from_source(cls, source: ImageSource) -> ImageProperties:
         """Measure the properties of an open image."""
         suffix = source.path.suffix.lower() if hasattr(source.path, "suffix") else ""
         suffix = _SUFFIXES.get(suffix, suffix)
@@ -232,7 +232,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
             raise ImageError(
                 f"{record.region_of_interest.path}: the outlines contain no pixels of {record.path}"
             )
-        return ImageProperties.of(source)
+        return ImageProperties.from_source(source)
 
 
 # --- duplicates ----------------------------------------------------------------------------------

@@ -204,8 +204,14 @@ class Aggregator(ABC):
         """
         return None
 
-    def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        """Describe decisions that the map does not show; `at` is the value and the threshold."""
+    def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+        """Explain how the patches decide, if a map of patch scores does not show it.
+
+        Parameters
+        ----------
+        classes : class names
+        at : value of the image and decision threshold, if one number decides
+        """
         return ""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -299,8 +305,8 @@ class LinearAggregator(Aggregator):
         scores: NDArray[np.float64] = used.astype(np.float64) @ self.weights[:, : used.shape[-1]].T
         return scores
 
-    def describe(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        """Describe the decision; for proportions with the value and the threshold."""
+    def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+        """Explain the decision; for proportions with the value and the threshold."""
         description = _DESCRIPTIONS.get(self.name, "")
         if self.name != "proportion" or at is None:
             return description

@@ -222,7 +222,7 @@ class AtomAnnotations:
         """Indices of the disabled atoms."""
         return [note.atom for note in self.notes if note.disabled]
 
-    def of(self, atom: int) -> AtomAnnotation:
+    def get(self, atom: int) -> AtomAnnotation:
         """Return the annotation of an atom."""
         return next((note for note in self.notes if note.atom == atom), AtomAnnotation(atom))
 
@@ -233,7 +233,7 @@ class AtomAnnotations:
     def by_name(self) -> dict[str, list[int]]:
         """Return the active atoms of every name that has any."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
-        active = {name: [a for a in self.named(name) if not self.of(a).disabled] for name in names}
+        active = {name: [a for a in self.named(name) if not self.get(a).disabled] for name in names}
         return {name: atoms for name, atoms in active.items() if atoms}
 
     def merged_atom_groups(self) -> list[tuple[int, ...]]:
@@ -244,8 +244,8 @@ class AtomAnnotations:
         """Return annotations with new values for these atoms, dated today, without empty ones."""
         notes = {note.atom: note for note in self.notes}
         for atom in atoms:
-            new = replace(self.of(atom), **values)
-            if new != self.of(atom):
+            new = replace(self.get(atom), **values)
+            if new != self.get(atom):
                 notes[atom] = replace(new, date=date.today().isoformat())
         ordered = sorted(notes.values(), key=lambda note: note.atom)
         return AtomAnnotations(tuple(note for note in ordered if not note.is_empty))
@@ -263,7 +263,7 @@ class AtomAnnotations:
         """Return all concepts; `labels` are those of `atom_labels`."""
         concepts: dict[str, Concept] = {}
         for atom, label in enumerate(labels):
-            note = self.of(atom)
+            note = self.get(atom)
             key = note.name or label
             concept = concepts.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
             concepts[key] = replace(

@@ -148,7 +148,7 @@ class SizeCurve:
     false_positive_rate: NDArray[np.float64]
 
     @classmethod
-    def of(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
+    def from_regions(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
         """Return the rates over training images; raise a ValueError if one kind is missing."""
         hits = np.array([f.true_positive for f in findings if f.true_positive is not None])
         false_alarms = np.array(
@@ -418,7 +418,7 @@ class ThresholdAdaptation:
     n_moved: int
 
     @classmethod
-    def of(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
+    def from_scores(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
         """Return the effect of `unlabelled_threshold` on scores with threshold 0."""
         known = np.array([score for score in scores if not np.isnan(score)])
         n_above = int((known > 2 * threshold).sum())  # the threshold is half the midpoint

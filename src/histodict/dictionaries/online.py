@@ -280,10 +280,10 @@ def split_half_similarity(
     n_rounds: int = 4,
     learn: Callable[[NDArray[Any], NDArray[Any], np.random.Generator], NDArray[Any]],
 ) -> NDArray[np.float64] | None:
-    """Measure how similar the partners of each atom are in dictionaries of two patient halves.
+    """Measure how reproducible atoms are if a dictionary is learnt from half of the patients.
 
-    Each round splits the patients at random and learns a dictionary from each half. The partners of
-    an atom in the two dictionaries are then compared.
+    Each round splits the patients at random and learns a dictionary from each half. Every atom is
+    matched to one atom of each dictionary; these two matches are compared.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ def split_half_similarity(
 
     Returns
     -------
-    (n_atoms,), mean |cos| between the two partners over the rounds; None with fewer than 4 patients
+    (n_atoms,), mean |cos| of the two matches over the rounds; None with fewer than 4 patients
     """
     all_patients = np.unique(patients)
     if len(all_patients) < _FEWEST_PATIENTS:

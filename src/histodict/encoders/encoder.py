@@ -217,7 +217,7 @@ class EncoderFeatures(PatchFeatures):
     If the image is `turned`, vectors are averaged with those of the transposed image.
     """
 
-    are_images = False
+    atoms_are_images = False
     uses_context = False
     is_local = False
     precision = np.float16  # to which vectors are rounded
@@ -230,7 +230,7 @@ class EncoderFeatures(PatchFeatures):
         """Encoder of this name."""
         return load_encoder(self.name)
 
-    def weights(self) -> str:
+    def weights_digest(self) -> str:
         """Return the digest of the encoder's weights."""
         return self.encoder.digest
 

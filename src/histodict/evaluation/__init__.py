@@ -295,7 +295,7 @@ class Evaluation:
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         """Return the predictions of a method by repeat and seed; see `Repeats` for `kind`."""
-        return self.gathered.of(method, size, kind)
+        return self.gathered.select(method, size, kind)
 
     @cached_property
     def gathered(self) -> Repeats:
@@ -432,7 +432,7 @@ def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> Exa
 
 def has_pixel_atoms(recipe: Recipe) -> bool:
     """Return whether the atoms of a recipe are patches of pixels that belong to a class."""
-    on_pixels = get_patch_features(recipe.features).are_images and not recipe.n_components
+    on_pixels = get_patch_features(recipe.features).atoms_are_images and not recipe.n_components
     method: Any = get_method(recipe.method).load_class()
     return on_pixels and recipe.is_patch_level and bool(method.has_class_atoms)
 

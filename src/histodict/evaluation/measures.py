@@ -58,7 +58,9 @@ class PatchEvaluation:
     detected: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, record: ImageRecord, patch_map: PatchMap, min_patches: int) -> PatchEvaluation:
+    def from_map(
+        cls, record: ImageRecord, patch_map: PatchMap, min_patches: int
+    ) -> PatchEvaluation:
         """Compare a map with the mask or label; regions have at least `min_patches` patches."""
         tissue = labelled_patch_mask(record, patch_map)
         region_labels, sizes = label_regions(patch_map.predicted_classes == 1)
@@ -224,7 +226,7 @@ def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> P
     patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
-    return PatchEvaluation.of(record, patch_map, min_patches)
+    return PatchEvaluation.from_map(record, patch_map, min_patches)
 
 
 def metric_table(
@@ -235,7 +237,7 @@ def metric_table(
     for size in sizes:
         for method in methods:
             for name, (kind, metric) in measured.items():
-                tested = repeats.of(method, size, kind)
+                tested = repeats.select(method, size, kind)
                 interval = bootstrap_interval(
                     metric, tested, n_replicates=N_DRAWS, cross_validated=repeats.cross_validated
                 )
@@ -264,7 +266,7 @@ def comparison_table(
     measure, (kind, metric) = next(iter(measured.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
     for size in sizes if len(methods) > 1 else ():
-        first, *others = (repeats.of(name, size, kind) for name in methods)
+        first, *others = (repeats.select(name, size, kind) for name in methods)
         comparisons = {
             name: paired_bootstrap(metric, first, other, n_replicates=N_DRAWS)
             for name, other in zip(methods[1:], others, strict=True)
@@ -320,7 +322,7 @@ class Repeats:
         """Whether a test patient of one split is a training patient of another."""
         return cross_validated(self.manifest, [result.task.split for result in self.results])
 
-    def of(self, method: str, size: int | None, kind: str) -> list[Repeat]:
+    def select(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         """Return the repeats of a method, training set size and kind."""
         key = method, size, kind
         if key not in self._computed:
@@ -329,7 +331,7 @@ class Repeats:
 
     def _compute(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
         if kind == "patches":
-            yield from map(split_inside_outside, self.of(method, size, "counts"))
+            yield from map(split_inside_outside, self.select(method, size, "counts"))
             return
         tasks = [(result, result.task) for result in self.results]
         of_method = [r for r, t in tasks if t.method == method and t.split.n_per_class == size]
@@ -550,7 +552,7 @@ def _patch_evaluation_or_none(
 ) -> PatchEvaluation | None:
     """Return the evaluation of an image; None, with a warning, if it cannot be read."""
     try:
-        return PatchEvaluation.of(record, PatchMap.load(file), min_patches)
+        return PatchEvaluation.from_map(record, PatchMap.load(file), min_patches)
     except Exception as error:
         _warn_excluded(record, error)
         return None

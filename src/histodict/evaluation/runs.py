@@ -66,7 +66,9 @@ class EvaluationResult:
     error: str | None = None
 
     @classmethod
-    def of(cls, task: EvaluationTask, outcome: RunPredictions | str | None) -> EvaluationResult:
+    def from_outcome(
+        cls, task: EvaluationTask, outcome: RunPredictions | str | None
+    ) -> EvaluationResult:
         """Return the result for predictions, or for an error message."""
         return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
@@ -102,7 +104,10 @@ def run_tasks(
             results[index] = result
             done += 1
             work.callback(Progress("evaluate", done, len(tasks)))
-    return [EvaluationResult.of(task, result) for task, result in zip(tasks, results, strict=True)]
+    return [
+        EvaluationResult.from_outcome(task, result)
+        for task, result in zip(tasks, results, strict=True)
+    ]
 
 
 def _run(

@@ -295,7 +295,7 @@ def compute_atom_statistics(
     n_patients = len(np.unique(units.patients))
     result = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
-        class_index, note = int(atoms.classes[atom]), notes.of(atom)
+        class_index, note = int(atoms.classes[atom]), notes.get(atom)
         site, excess = _top_site(with_site, atom)
         result.append(
             AtomStatistics(
@@ -441,7 +441,7 @@ class AtomReportData:
     flagged: list[ClassAtomUsage] = field(default_factory=list)
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: Model,
         gallery: PatchSample,
@@ -522,13 +522,13 @@ def collect_atom_report(
     records, pipeline = manifest.records, copy(model.model_)
     pipeline.cache = ArrayCache(cache) if cache else model.model_.cache
     n_patches = max(N_PATCHES, _MIN_PATCHES_PER_IMAGE * len(records))
-    gallery = PatchSample.of(pipeline, records, model.random_state, callback, n_patches)
+    gallery = PatchSample.from_records(pipeline, records, model.random_state, callback, n_patches)
     stability = None
     if n_trainings:
         stability = measure_stability(
             model, manifest, n_trainings, partial(_train_again, model, cache), callback
         )
-    return AtomReportData.of(model, gallery, records, n_atoms, stability)
+    return AtomReportData.from_model(model, gallery, records, n_atoms, stability)
 
 
 def confounded_atoms_of_members(

@@ -25,13 +25,13 @@ class AtomActivity:
     Attributes
     ----------
     patch_statistics : means over the patches
-    positions : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
+    usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
     tissue : (rows, columns), cells with patches
     total : for atoms that share a name, the fraction of the patches that use any of them
     """
 
     patch_statistics: AtomReference
-    positions: NDArray[np.float32]
+    usage_map: NDArray[np.float32]
     tissue: NDArray[np.bool_]
     total: dict[tuple[int, ...], float] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class ConceptContribution:
     adds : (n_scores,), contribution to the scores
     usage : fraction of the patches that use the concept; None for a whole model
     reference_usage, reference_contribution : for each class, the values of its training patches
-    positions : (rows, columns), fraction of the patches that use it; NaN on background
+    usage_map : (rows, columns), fraction of the patches that use it; NaN on background
     atoms, sign : atom indices, the most used first, and the sign in which that one is used
     member, of_ensemble : index of the model, and whether it is a member of an ensemble
     """
@@ -82,7 +82,7 @@ class ConceptContribution:
     usage: float | None = None
     reference_usage: dict[str, float] = field(default_factory=dict)
     reference_contribution: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    positions: NDArray[np.float32] | None = None
+    usage_map: NDArray[np.float32] | None = None
     group: str = ""
     artefact: bool = False
     is_named: bool = False

@@ -126,7 +126,7 @@ class ConceptTrainingSet:
     positions: Sequence[int] = ()
 
     @classmethod
-    def of(
+    def from_records(
         cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
     ) -> ConceptTrainingSet:
         """Return the training set of the records.
@@ -145,7 +145,7 @@ class ConceptTrainingSet:
         if n_feature_files:
             origin = common_metadata(record.path for record in records)
             return cls(records, PRESETS["precomputed"], origin, mpp, positions)
-        if get_patch_features(vectors).are_images:
+        if get_patch_features(vectors).atoms_are_images:
             raise ValueError(
                 f"--vectors {vectors}: concepts need vectors of a pretrained encoder. Name one, "
                 "for example efficientnet-lite0"
@@ -299,7 +299,7 @@ def settings_of(
     return {
         "form": _FORMAT,
         "recipe": source.recipe.to_dict(),
-        "weights": get_patch_features(source.recipe.features).weights()
+        "weights": get_patch_features(source.recipe.features).weights_digest()
         if source.origin is None
         else "",
         "atoms": n_atoms,

@@ -143,7 +143,7 @@ def _usage(
 def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.float32]:
     """Return the fraction of patches that use any of the atoms; NaN on background."""
     assert source.activity is not None
-    usage = source.activity.positions[indices].max(axis=0)
+    usage = source.activity.usage_map[indices].max(axis=0)
     fractions: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(
         np.float32
     )

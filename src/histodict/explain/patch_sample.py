@@ -46,7 +46,7 @@ class PatchSample:
     codes: csr_array
 
     @classmethod
-    def of(
+    def from_records(
         cls,
         model: ImagePipeline,
         records: Sequence[ImageRecord],

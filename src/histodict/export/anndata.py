@@ -323,7 +323,7 @@ class _Table:
         if record and (record.label or record.is_mapped):
             # An unreadable mask is reported when the predictions are scored.
             with suppress(ValueError, OSError):
-                columns["truth"] = Categorical.of(self._true_labels(record))
+                columns["truth"] = Categorical.from_values(self._true_labels(record))
         return columns
 
     def _true_labels(self, record: ImageRecord) -> list[str]:
@@ -365,12 +365,12 @@ class _Table:
     def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
         """Return the names and annotations of the atoms."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
-        notes = [model.atom_annotations.of(atom) for atom in range(len(labels))]
+        notes = [model.atom_annotations.get(atom) for atom in range(len(labels))]
         names = [note.name or label for note, label in zip(notes, labels, strict=True)]
         return {
             "class": Categorical(atoms.classes.astype(np.int16), classes),
-            "concept": Categorical.of(names),
-            "group": Categorical.of(note.group for note in notes),
+            "concept": Categorical.from_values(names),
+            "group": Categorical.from_values(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
             "disabled": np.array([note.disabled for note in notes]),
         } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)

@@ -57,7 +57,7 @@ class Categorical:
         return cls(np.zeros(n_rows, np.int8), [name])
 
     @classmethod
-    def of(cls, values: Iterable[str]) -> Categorical:
+    def from_values(cls, values: Iterable[str]) -> Categorical:
         """Return a column of the given names."""
         names, codes = np.unique(np.array(list(values), dtype=object), return_inverse=True)
         return cls(codes.astype(np.int32), [str(name) for name in names])

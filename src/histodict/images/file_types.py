@@ -132,7 +132,7 @@ class UnknownImageError(ImageError):
     """Exception raised if a file has none of the expected image formats."""
 
 
-class NoRoomError(ImageError):
+class InsufficientMemoryError(ImageError):
     """Exception raised if an image needs more memory than is available."""
 
 

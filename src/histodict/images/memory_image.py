@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..utils.cache import available_bytes
 from ..utils.files import exists, file_bytes, file_key, modification_time
-from .file_types import ImageError, NoRoomError
+from .file_types import ImageError, InsufficientMemoryError
 from .raster import (
     HEIGHT,
     TWELVE_BITS,
@@ -269,7 +269,7 @@ def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
     if image is None:
         try:
             image = decode(path)
-        except NoRoomError:
+        except InsufficientMemoryError:
             if not _CACHE.clear():
                 raise
             image = decode(path)

@@ -83,7 +83,7 @@ class PixelSizeOption:
                 check_number(name, value, above=True)
 
     @classmethod
-    def of(cls, mpp: MppLike) -> PixelSizeOption:
+    def from_mpp(cls, mpp: MppLike) -> PixelSizeOption:
         """Return the option; a bare number becomes the default.
 
         Parameters

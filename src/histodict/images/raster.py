@@ -27,7 +27,7 @@ from ..utils.files import format_bytes
 from .file_types import (
     NO_SUCH_FILE,
     ImageError,
-    NoRoomError,
+    InsufficientMemoryError,
     UnknownImageError,
     is_closed,
     is_zarr,
@@ -324,7 +324,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def decode(path: Path) -> DecodedImage:
-    """Decode an image file; raise NoRoomError if there is too little memory."""
+    """Decode an image file; raise InsufficientMemoryError if there is too little memory."""
     try:
         with open_pillow(path) as image:
             if image.mode != "F":
@@ -449,12 +449,12 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
 
     Raises
     ------
-    NoRoomError
+    InsufficientMemoryError
         If `n_bytes` exceed the free memory.
     """
     available = available_bytes()
     if available is not None and n_bytes > available:
-        raise NoRoomError(
+        raise InsufficientMemoryError(
             f"{path}: reading {size[0]} x {size[1]} pixels needs {format_bytes(n_bytes)} of "
             f"memory, but {format_bytes(available)} are free; close other programs or convert "
             "the image to a pyramidal TIFF, which is read in tiles"

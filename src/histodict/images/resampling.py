@@ -43,14 +43,14 @@ def is_integer_grid(*numbers: float) -> bool:
 
 
 class ResampleTile(NamedTuple):
-    """Rectangle of a level, in its pixels, and its reduction to an image.
+    """Rectangle to read from a pyramid level, and how to resample it.
 
     Attributes
     ----------
-    level : number of the level
+    level : index of the pyramid level
     x, y, width, height : rectangle in pixels of the level
-    shape : (height, width) of the reduced image
-    box : part to reduce through a window, in pixels of the rectangle; None for block means
+    shape : (height, width) of the resampled image
+    box : part of the rectangle, in its pixels, to resample with a filter; None averages blocks
     """
 
     level: int

@@ -274,7 +274,7 @@ class FDDL(ResidualClassifier):
             scale = 1 / np.maximum(distances[:, class_index] + norms, np.finfo(np.float64).tiny)
             both = pad_columns(squares, in_class, len(D)) + from_mean
             by_class.append(scaled_rows(csr_array(both), scale))
-        return DistanceContributions.of(by_class, distances, norms)
+        return DistanceContributions.from_distances(by_class, distances, norms)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
         """Return a copy in which these atoms, and no others, are disabled.

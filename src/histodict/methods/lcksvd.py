@@ -305,7 +305,7 @@ class LCKSVD(ResidualClassifier):
             return super().distance_contributions(X, codes, distances)
         S, W = codes.astype(np.float64), self.classifier_.astype(np.float64)
         by_class = [csr_array(S.multiply(-W[:, class_index])) for class_index in range(W.shape[1])]
-        return DistanceContributions.of(by_class, distances, np.zeros(len(distances)))
+        return DistanceContributions.from_distances(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the distances to the classes: negative classifier scores, or residuals.

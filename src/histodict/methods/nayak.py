@@ -216,7 +216,7 @@ class Nayak(PatchClassifier):
         """Return D, W and the objective values; the first codes are computed without W."""
         module = load_backend(self.backend)
         codes = FistaCodes([len(Y)], len(D), Y.dtype, self.n_jobs)
-        samples = EncoderStatistics.of(Y, self.n_jobs)
+        samples = EncoderStatistics.from_samples(Y, self.n_jobs)
         W = np.zeros(D.T.shape, D.dtype)
         self._code(codes, Y, D, W, 0.0)
         E, F, _ = codes.sums(Y)
@@ -275,7 +275,7 @@ class EncoderStatistics:
     ridge: float
 
     @classmethod
-    def of(cls, Y: NDArray[Any], n_jobs: int | None) -> EncoderStatistics:
+    def from_samples(cls, Y: NDArray[Any], n_jobs: int | None) -> EncoderStatistics:
         """Compute the statistics of the samples Y."""
         A = np.zeros((Y.shape[1],) * 2)
         for part in map_blocks(lambda rows: Y[rows].T @ Y[rows], row_blocks(len(Y)), n_jobs):

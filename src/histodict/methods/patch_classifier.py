@@ -61,7 +61,7 @@ class DistanceContributions:
     rest: NDArray[np.float64]
 
     @classmethod
-    def of(
+    def from_distances(
         cls, by_class: list[csr_array], distances: NDArray[np.float64], base: NDArray[np.float64]
     ) -> DistanceContributions:
         """Build the contributions, with rest = distances − base − Σ by_class; base (n_samples,)."""
@@ -198,7 +198,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         DistanceContributions
         """
         none = csr_array(codes.shape, dtype=np.float64)
-        return DistanceContributions.of(
+        return DistanceContributions.from_distances(
             [none] * distances.shape[1], distances, distances.mean(axis=1)
         )
 
@@ -422,7 +422,7 @@ class ResidualClassifier(PatchClassifier):
             squares = squared_residual_contributions(D[in_class], samples, codes[:, in_class])
             scale = 1 / np.maximum(distances[:, class_index] + norms, np.finfo(np.float64).tiny)
             by_class.append(pad_columns(scaled_rows(squares, scale), in_class, len(D)))
-        return DistanceContributions.of(by_class, distances, norms)
+        return DistanceContributions.from_distances(by_class, distances, norms)
 
     def disable_atoms(self, off: Sequence[int]) -> Self:
         """Return a copy in which these atoms, and no others, are disabled.

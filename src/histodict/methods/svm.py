@@ -105,7 +105,7 @@ class KernelSVMState:
         return cls(Z[used], np.ascontiguousarray(alphas[:, used]), intercepts, np.array([width]))
 
     @classmethod
-    def of(cls, estimator: Any) -> KernelSVMState:
+    def from_estimator(cls, estimator: Any) -> KernelSVMState:
         """Return the state stored in the attributes of an estimator."""
         return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
 
@@ -217,7 +217,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
-        return KernelSVMState.of(self).scores(self._standardised(samples), self.kernel)
+        return KernelSVMState.from_estimator(self).scores(self._standardised(samples), self.kernel)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class with the highest score for each sample, (n_samples,)."""

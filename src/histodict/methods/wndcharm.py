@@ -176,7 +176,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
         scaled = self._scaled(samples)
         if self.decision == "svm":
-            return KernelSVMState.of(self).scores(scaled, self.kernel)
+            return KernelSVMState.from_estimator(self).scores(scaled, self.kernel)
         similarities = log_similarities(scaled, self.samples_, self.labels_)
         if len(self.classes_) == 2:
             return similarities[:, 1] - similarities[:, 0]

@@ -403,7 +403,7 @@ def associations(
     rng, tested = np.random.default_rng(random_state), []
     for name, values in properties.items():
         rows = [index for index, value in enumerate(values) if value is not None]
-        units = _Units.of([labels[r] for r in rows], [patients[r] for r in rows])
+        units = _Units.from_labels([labels[r] for r in rows], [patients[r] for r in rows])
         known = [values[row] for row in rows]
         if len(units.counts) > 1 and len(set(known)) > 1:
             accuracy = float(units.accuracies(known, units.classes[None])[0])
@@ -452,7 +452,7 @@ class _Units:
     counts: Groups
 
     @classmethod
-    def of(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
+    def from_labels(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
         pairs = list(zip(patients, labels, strict=True))
         names = sorted(set(pairs))
         index_of = {pair: index for index, pair in enumerate(names)}

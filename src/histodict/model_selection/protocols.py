@@ -257,7 +257,7 @@ def k_folds(
         If there are too few patients, or too few different divisions.
     """
     n_repeats = check_whole_number("n_repeats", n_repeats, 1)
-    groups = _Groups.of(manifest, by)
+    groups = _Groups.from_manifest(manifest, by)
     splits: list[Split] = []
     seen: set[tuple[int, ...]] = set()
     for repeat in range(n_repeats):
@@ -314,7 +314,7 @@ def learning_curve_splits(
             "n_per_class is empty; use a list of numbers of images, such as (3, 5, 10)"
         )
     n_repeats = check_whole_number("n_repeats", n_repeats, 1)
-    groups = _Groups.of(manifest, by)
+    groups = _Groups.from_manifest(manifest, by)
     splits = []
     for repeat in range(n_repeats):
         rng = _generator(random_state, repeat)
@@ -431,7 +431,7 @@ class _Groups:
     needed: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, manifest: Manifest, by: str) -> _Groups:
+    def from_manifest(cls, manifest: Manifest, by: str) -> _Groups:
         if not manifest.records:
             raise SplitError("no images to split")
         keys = manifest.patients if by == "patient" else image_names(manifest)

@@ -35,7 +35,7 @@ class NamedLabels:
     label_type: str
 
     @classmethod
-    def of(cls, y: Any) -> NamedLabels:
+    def from_labels(cls, y: Any) -> NamedLabels:
         """Return the names of labels: text, or numbers for which `str` gives the name.
 
         Raises

@@ -317,7 +317,13 @@ def temporary_cache(
 
 
 def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[list[Split], str]:
-    """Return folds by patient, fewer if there are few patients; without folds, the reason."""
+    """Split the patients into folds, fewer than `n_folds` if there are too few patients.
+
+    Returns
+    -------
+    folds : list of Split, empty if there are fewer than two folds
+    reason : why there are no folds; empty if there are any
+    """
     reason = ""
     for n in range(n_folds, 1, -1):
         try:

@@ -351,7 +351,7 @@ class ImageEstimator(BaseEstimator):
         inputs = resolve_inputs(images, within)
         for message in inputs.skipped:
             warnings.warn(message, stacklevel=3)  # attributed to the caller of predict
-        predictions, default_size = [], PixelSizeOption.of(mpp)
+        predictions, default_size = [], PixelSizeOption.from_mpp(mpp)
         with self._progress_callback() as callback:
             callback(Progress("predict", 0, len(inputs.images)))
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
@@ -386,7 +386,7 @@ class ImageEstimator(BaseEstimator):
             predictions = self._predict(manifest, None)
             truth = [self.true_label(record) for record in manifest.records]
         else:
-            truth = NamedLabels.of(y).names
+            truth = NamedLabels.from_labels(y).names
             predictions = as_several(self._predict(X, None))
             if len(truth) != len(predictions):
                 raise ValueError(f"X has {len(predictions)} images, and y {len(truth)} labels")

@@ -124,7 +124,7 @@ def extract_features(
     callback : receives the progress
     executor : runs the images in parallel
     """
-    default_size = PixelSizeOption.of(mpp)
+    default_size = PixelSizeOption.from_mpp(mpp)
     files = _output_files(images, folder)
     keys = [_key(recipe, record, default_size) for record in images]
     finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]

@@ -214,7 +214,7 @@ class ImageClassifier(ImageEstimator):
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = PixelSizeOption.of(mpp).at(path)
+        size = PixelSizeOption.from_mpp(mpp).at(path)
         image_scores = self._score_image(path, size.user_mpp, callback, within)
         prediction = self._make_prediction(path, image_scores, error_rate)
         return replace(prediction, size=size.assuming(self.model_.mpp_))
@@ -270,7 +270,7 @@ class ImageClassifier(ImageEstimator):
         if self.aggregator_ is None:
             return ""
         threshold = self.threshold
-        return self.aggregator_.describe(
+        return self.aggregator_.describe_decision(
             self.class_names_, None if threshold is None else (value, threshold)
         )
 

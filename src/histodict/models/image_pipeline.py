@@ -252,7 +252,7 @@ class ImagePipeline:
             recipe=self.recipe.to_dict(),
             mpp=self.mpp_,
             n_features=self.method_.n_features_in_,
-            weights=get_patch_features(self.recipe.features).weights(),
+            weights=get_patch_features(self.recipe.features).weights_digest(),
             decision_parameters=decision,
             training_info=training
             | ({"vectors": self.feature_metadata_.to_dict()} if self.feature_metadata_ else {}),

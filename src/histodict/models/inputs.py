@@ -117,7 +117,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
     ----------
     images : file, folder, list, table, `Manifest`, array or Pillow image. An array of uint8 has the
         shape (height, width, 3) or, for several images, (n, height, width, 3)
-    within : outlines for all images
+    within : outlines, as in `predict`; only patches inside them are used
     """
     inputs = _resolve(images)
     if within is None:

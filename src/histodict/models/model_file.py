@@ -119,7 +119,9 @@ class ModelData:
         return arrays
 
     @classmethod
-    def of(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ModelData:
+    def from_header(
+        cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> ModelData:
         """Make the content from a header and arrays, as `header` and `all_arrays` return them."""
         own_arrays: dict[str, NDArray[Any]] = {}
         by_member: dict[str, dict[str, NDArray[Any]]] = {
@@ -132,7 +134,9 @@ class ModelData:
             else:
                 own_arrays[name] = array
         pairs = zip(header["estimators"], by_member.values(), strict=True)
-        members = [cls.of(member_header, member_arrays) for member_header, member_arrays in pairs]
+        members = [
+            cls.from_header(member_header, member_arrays) for member_header, member_arrays in pairs
+        ]
         return cls(
             **{name: header[name] for name in _FIELDS}, estimators=members, arrays=own_arrays
         )
@@ -332,7 +336,7 @@ def read_model_data(path: Path) -> ModelData:
     ModelFileError
         If the file is damaged, not a model, or has another schema.
     """
-    return ModelData.of(*_read(path))
+    return ModelData.from_header(*_read(path))
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
@@ -450,7 +454,7 @@ def _check_consent(path: Path, features: str) -> None:
 def _check_weights(path: Path, content: ModelData) -> None:
     """Raise an error if the installed encoder has other weights than in training."""
     features = content.recipe["features"]
-    if get_patch_features(features).weights() != content.weights:
+    if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(
             f"{path}: the model was trained with other weights of {features!r} than the "
             "installed ones. Install the weights used in training, or train the model again"

@@ -84,7 +84,7 @@ class PatchSamplingSpec:
     region: str = ""
 
     @classmethod
-    def of(cls, record: ImageRecord, region: str) -> list[PatchSamplingSpec]:
+    def for_record(cls, record: ImageRecord, region: str) -> list[PatchSamplingSpec]:
         """Return the inside and outside of the mask of an image, or all of it if it has none."""
         if not record.is_mapped:
             return [cls(record, int(record.label == region))]
@@ -530,7 +530,9 @@ class PatchPipeline(ImagePipeline):
         if len(D) != self.method_.n_codes_:
             return None
         side = self.recipe.patch_px
-        is_pixels = self.projection_ is None and get_patch_features(self.recipe.features).are_images
+        is_pixels = (
+            self.projection_ is None and get_patch_features(self.recipe.features).atoms_are_images
+        )
         return AtomTable(
             D,
             classes,

@@ -505,7 +505,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
     kind = get_patch_features(recipe.features)
     return {
         "features": recipe.features,
-        "weights": kind.weights(),
+        "weights": kind.weights_digest(),
         "patch_px": recipe.patch_px,
         "stride_px": recipe.grid_stride_px,
         "downsample": None if recipe.mpp else recipe.downsample,

@@ -458,7 +458,7 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     recipe = with_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return recipe
-    aggregation = "margin" if get_patch_features(recipe.features).are_images else "proportion"
+    aggregation = "margin" if get_patch_features(recipe.features).atoms_are_images else "proportion"
     return replace(
         recipe, smoothing_radius=max(recipe.smoothing_radius, 1), aggregation=aggregation
     )

@@ -279,7 +279,9 @@ class RegionDetector(ImageEstimator):
         if any(record.annotations for record in records):
             check_classes(manifest, [fitted.class_names_[1]])
         sources = [
-            s for record in records for s in PatchSamplingSpec.of(record, fitted.class_names_[1])
+            s
+            for record in records
+            for s in PatchSamplingSpec.for_record(record, fitted.class_names_[1])
         ]
         fitted.model_ = fitted._new_model()
         start = start_from.model_ if start_from is not None else None
@@ -292,7 +294,7 @@ class RegionDetector(ImageEstimator):
             fitted.margin_threshold_ = fit_margin_threshold(
                 margins, np.concatenate([s.truth[s.tissue] for s in evaluations])
             )
-        fitted.size_curve_ = SizeCurve.of(
+        fitted.size_curve_ = SizeCurve.from_regions(
             [s.region_sizes(fitted.margin_threshold_) for s in evaluations]
         )
         fitted.min_patches_ = fitted.size_curve_.min_patches
@@ -390,7 +392,7 @@ class RegionDetector(ImageEstimator):
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = PixelSizeOption.of(mpp).at(path)
+        size = PixelSizeOption.from_mpp(mpp).at(path)
         patch_map = self.model_.score_image(path, size.user_mpp, callback, within).patch_map
         assert patch_map is not None
         return self._threshold_patches(
@@ -398,11 +400,11 @@ class RegionDetector(ImageEstimator):
         )
 
     def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:
-        """Return a prediction with the m of this model; no image is read.
+        """Apply this model's minimum region size to a prediction, without reading the image again.
 
         Parameters
         ----------
-        prediction : prediction of this model with another m
+        prediction : prediction of this model with another minimum size
 
         Returns
         -------

@@ -277,4 +277,4 @@ class TissueClassifier(ImageClassifier):
 def recipe_fingerprint(recipe: Recipe) -> list[Any]:
     """Return a recipe, all parameters of its method, and the digest of the encoder's weights."""
     parameters = get_method(recipe.method).make_estimator(recipe.method_parameters).get_params()
-    return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights()]
+    return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights_digest()]

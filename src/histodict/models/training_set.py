@@ -141,7 +141,7 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
     manifest, in_memory, has_patients = _records(X)
     records, label_type, order = list(manifest.records), TEXT, manifest.class_order
     if y is not None:
-        labels = NamedLabels.of(y)
+        labels = NamedLabels.from_labels(y)
         _check_length("y", labels.names, records)
         records = [replace(r, label=n) for r, n in zip(records, labels.names, strict=True)]
         label_type, order = labels.label_type, labels.classes

@@ -53,7 +53,7 @@ def run_accuracy(setting: Setting) -> Outcome:
         setting.images, setting.compared(), setting.splits, setting.folder, work=setting.work
     )
     measured = [
-        setting.row(method) | accuracy_of(evaluation, method, evaluation.sizes()[0])
+        setting.identifying_columns(method) | accuracy_of(evaluation, method, evaluation.sizes()[0])
         for method in evaluation.methods
     ]
     rows = measured + published.accuracies()
@@ -133,7 +133,7 @@ def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> li
     columns = [*classes, NO_TISSUE_LABEL] if NO_TISSUE_LABEL in predicted else classes
     counts = confusion_matrix(truth, predicted, labels=columns)[: len(classes)]
     return [
-        setting.row(method)
+        setting.identifying_columns(method)
         | {
             "truth": name,
             "predicted": column,
@@ -223,7 +223,7 @@ class _Curve:
 def run_roc(setting: Setting) -> Outcome:
     """Vary θ if there are two classes of images, and m if there are masks."""
     reason = "curves need methods that classify patches"
-    methods = setting.choose(LEARNERS, ON_PATCHES, reason)
+    methods = setting.choose_methods(LEARNERS, ON_PATCHES, reason)
     curves: list[_Curve] = []
     if setting.dataset.diseased and setting.dataset.images:
         curves += _image_curves(setting, methods)
@@ -273,7 +273,7 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
         rates = theta_rates(healthy_fractions, diseased, THETAS)
         at = float(np.mean(predicted[~diseased])), float(np.mean(~predicted[diseased]))
         chosen = [_theta(model) for model in models]
-        yield _Curve(setting.row(method), "θ", THETAS, rates, at, chosen)
+        yield _Curve(setting.identifying_columns(method), "θ", THETAS, rates, at, chosen)
 
 
 def _tested(
@@ -326,9 +326,9 @@ def _region_curves(
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
-        curve = SizeCurve.of([finding for part in findings for finding in part])
+        curve = SizeCurve.from_regions([finding for part in findings for finding in part])
         sizes = [model.min_patches_ for model in models]
-        row = setting.row(method) | {"data": f"{setting.dataset.name} regions"}
+        row = setting.identifying_columns(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(
             row,
             "m",
@@ -342,7 +342,7 @@ def _region_curves(
 def _rates_at_sizes(
     findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Return (false alarm, miss) with the m of every split."""
+    """Return the rates (false alarm, miss), with the minimum region size m of each split."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
     misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
@@ -433,7 +433,7 @@ BASES = Sweep(
 
 def training_patches(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training patches."""
-    methods = setting.choose(
+    methods = setting.choose_methods(
         LEARNERS, ON_PATCHES, "this experiment needs methods that are trained on patches"
     )
     return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
@@ -445,7 +445,9 @@ def bases_count(setting: Setting) -> Outcome:
     A method with one dictionary for all classes gets k atoms for each of them.
     """
     possible = (*CLASS_LEARNERS, "nayak")
-    methods = setting.choose(LEARNERS, possible, "this experiment needs methods that learn bases")
+    methods = setting.choose_methods(
+        LEARNERS, possible, "this experiment needs methods that learn bases"
+    )
     return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
 
 
@@ -461,7 +463,9 @@ def training_images(setting: Setting) -> Outcome:
         plans, learning_curve_splits(setting.images, sizes, n_repeats=n_repeats)
     )
     rows = [
-        setting.row(method) | {IMAGES.axis: size} | accuracy_of(evaluation, method, size)
+        setting.identifying_columns(method)
+        | {IMAGES.axis: size}
+        | accuracy_of(evaluation, method, size)
         for method in evaluation.methods
         for size in sizes
     ]
@@ -493,7 +497,9 @@ def _run_sweep(
     evaluation = setting.run(plans, setting.splits)
     (per_class,) = evaluation.sizes()
     rows = [
-        setting.row(method) | {sweep.axis: size} | accuracy_of(evaluation, name, per_class)
+        setting.identifying_columns(method)
+        | {sweep.axis: size}
+        | accuracy_of(evaluation, name, per_class)
         for name, (method, size) in ((name, steps[name]) for name in evaluation.methods)
     ]
     return _outcome(setting, sweep, rows, evaluation)

@@ -38,7 +38,7 @@ def run_atoms(setting: Setting) -> Outcome:
         _ATOMS_METHODS, CLASS_LEARNERS, "this experiment needs methods with atoms per class"
     )
     recipe = next(iter(plans.values())).recipe
-    if not get_patch_features(recipe.features).are_images or recipe.n_components:
+    if not get_patch_features(recipe.features).atoms_are_images or recipe.n_components:
         raise NotPossibleError(
             "atoms can only be displayed for pixel features; use features rgb without n_components"
         )

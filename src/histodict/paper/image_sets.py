@@ -202,7 +202,10 @@ _PRIMARY = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
 
 
 def find_tcga(root: Path) -> list[Dataset]:
-    """Find TCGA: <class>/ with barcodes in the names, and masks/ for regions such as MVP."""
+    """Find TCGA slides in one folder per class; the patient is in the barcode of the file name.
+
+    Masks of regions, such as microvascular proliferation, are in the folder masks/.
+    """
     folders = sub_folders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASKS}
     records = _of_classes(root, classes, _BARCODE)

@@ -303,8 +303,22 @@ class Setting:
             return None
         return few_images(self.dataset.regions, self.sizes.max_images)
 
-    def choose(self, defaults: Sequence[str], possible: Sequence[str], reason: str) -> list[str]:
-        """Return the selected methods that the experiment supports; without any, `defaults`."""
+    def choose_methods(
+        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+    ) -> list[str]:
+        """Return the methods of the option --methods that the experiment supports.
+
+        Parameters
+        ----------
+        defaults : methods without that option
+        possible : methods that the experiment supports
+        reason : why it supports no others, for the error message
+
+        Raises
+        ------
+        NotPossibleError
+            If the experiment supports none of the methods.
+        """
         if not self.choice.methods:
             return list(defaults)
         chosen = [method for method in self.choice.methods if method in possible]
@@ -315,8 +329,10 @@ class Setting:
     def plans(
         self, defaults: Sequence[str], possible: Sequence[str], reason: str
     ) -> dict[str, Plan]:
-        """Return the plans of the chosen methods."""
-        return {method: self.plan(method) for method in self.choose(defaults, possible, reason)}
+        """Return the plan of each selected method; see `choose_methods` for the parameters."""
+        return {
+            method: self.plan(method) for method in self.choose_methods(defaults, possible, reason)
+        }
 
     def compared(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
@@ -336,7 +352,7 @@ class Setting:
             n_sharing = len(self.dataset.classes) if method == "nayak" else 1
             parameters["n_atoms"] = n_atoms * max(n_sharing, 1)
         changed_fields = dict(self.sizes.recipe)
-        if not get_patch_features(recipe.features).are_images:
+        if not get_patch_features(recipe.features).atoms_are_images:
             changed_fields.pop("patch_px", None)  # encoders determine the patch size
         recipe = recipe.with_changes(
             method_parameters=recipe.method_parameters | parameters,
@@ -391,8 +407,8 @@ class Setting:
         self.work.callback(Progress("models", len(models), len(tasks)))
         return models
 
-    def row(self, method: str) -> Row:
-        """Return the first columns of all tables."""
+    def identifying_columns(self, method: str) -> Row:
+        """Return the columns that identify a method in every table: data set, source and method."""
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:

@@ -155,21 +155,21 @@ class PatchFeatures:
 
     Attributes
     ----------
-    are_images : whether atoms of such vectors can be shown as images
+    atoms_are_images : whether atoms of such vectors can be shown as images
     uses_context : whether vectors may include the context of a patch (`context`)
     is_local : whether the vector of a patch is independent of what is read with it
     is_precomputed : whether vectors come from feature files, without pixels
     precision : type that stores the vectors without loss
     """
 
-    are_images: bool = True
+    atoms_are_images: bool = True
     uses_context: bool = True
     is_local: bool = True
     is_precomputed: bool = False
     precision: type = np.float32
 
-    def weights(self) -> str:
-        """Return a digest of learned weights; empty if there are none."""
+    def weights_digest(self) -> str:
+        """Return a digest of pretrained weights; empty if the features have none."""
         return ""
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
@@ -215,7 +215,7 @@ class PatchFeatures:
 class PrecomputedFeatures(PatchFeatures):
     """Vectors of feature files, without pixels."""
 
-    are_images = False
+    atoms_are_images = False
     uses_context = False
     is_precomputed = True
 
@@ -241,7 +241,7 @@ class PrecomputedFeatures(PatchFeatures):
 
 
 def no_feature_file() -> str:
-    """Return why an image without a feature file is refused."""
+    """Return the error message for an image where the model needs a feature file."""
     how = hint(python="read_manifest(…, features=…)", cli="--features")
     return (
         "the model needs a feature file, but this is an image; name the folder of feature "
@@ -252,9 +252,9 @@ def no_feature_file() -> str:
 class PixelFeatures(PatchFeatures):
     """Function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
 
-    def __init__(self, make: PatchVectors, *, are_images: bool = True) -> None:
+    def __init__(self, make: PatchVectors, *, atoms_are_images: bool = True) -> None:
         self.make = make
-        self.are_images = are_images
+        self.atoms_are_images = atoms_are_images
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the vectors of patches."""
@@ -262,7 +262,7 @@ class PixelFeatures(PatchFeatures):
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
         """Return the number of pixel values; None if vectors are not images."""
-        return n_channels * patch_px**2 if self.are_images else None
+        return n_channels * patch_px**2 if self.atoms_are_images else None
 
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice

@@ -327,7 +327,7 @@ def _map_uri(
     class_map = next((each for each in maps if each.class_name == class_index), None)
     if class_map is None:
         return ""
-    fractions = np.where(class_map.style.tissue, class_map.style.positions[atom], np.nan)
+    fractions = np.where(class_map.style.tissue, class_map.style.usage_map[atom], np.nan)
     path = records[class_map.position].display_image
     return jpeg_data_uri(usage_image(path, class_map.grid, fractions, class_rgb(class_index)))
 

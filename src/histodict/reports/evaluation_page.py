@@ -255,12 +255,12 @@ def _results(done: Evaluation) -> dict[str, Any]:
 
 
 def _errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
-    """Write the tables of confusions and errors; return their content for the page."""
-    confusions = tables.confusions(done, shown)
-    write_table(folder / "confusion", tables.confusion_rows(done, confusions))
+    """Write the tables of confusion matrices and errors; return their content for the page."""
+    matrices = tables.confusion_matrices(done, shown)
+    write_table(folder / "confusion", tables.confusion_rows(done, matrices))
     write_table(folder / "errors", tables.error_rows(done, shown), _ERROR_COLUMNS)
     return {
-        "confusions": confusions,
+        "confusion_matrices": matrices,
         "patients": tables.patient_errors(done, shown),
         "n_tested_patients": len(tables.tested_patients(done)),
         "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
@@ -269,10 +269,10 @@ def _errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dic
 
 def _region_errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
     results = tables.region_results(shown)
-    confusions = tables.patch_confusions(done, results)
-    write_table(folder / "confusion", tables.confusion_rows(done, confusions))
+    matrices = tables.patch_confusion_matrices(done, results)
+    write_table(folder / "confusion", tables.confusion_rows(done, matrices))
     write_table(folder / "errors", tables.patch_error_rows(done, results), _ERROR_COLUMNS)
-    return {"confusions": confusions, "images": tables.image_errors(done, results)}
+    return {"confusion_matrices": matrices, "images": tables.image_errors(done, results)}
 
 
 def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:

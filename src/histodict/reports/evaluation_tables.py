@@ -1,4 +1,4 @@
-"""Tables and descriptions of an evaluation: data, protocol, confusions and errors by image."""
+"""Tables and descriptions of an evaluation: data, protocol, confusion matrices and errors."""
 
 from __future__ import annotations
 
@@ -92,28 +92,28 @@ def displayed_rows(done: Evaluation) -> list[ImageResult]:
     ]
 
 
-# --- confusions ---------------------------------------------------------------------------------
+# --- confusion matrices -------------------------------------------------------------------------
 
 
-def confusions(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Count images by true and predicted class per method, over repeats and seeds."""
+def confusion_matrices(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
+    """Return a confusion matrix of the images per method, over repeats and seeds."""
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
     for method in done.methods:
         has_background = any((method, truth, NO_TISSUE_LABEL) in counts for truth in done.classes)
         labels = [*done.classes, NO_TISSUE_LABEL] if has_background else done.classes
         table = [[counts[method, truth, label] for label in labels] for truth in done.classes]
-        matrices.append({"method": method, "answers": labels, "counts": table})
+        matrices.append({"method": method, "predicted_classes": labels, "counts": table})
     return matrices
 
 
-def confusion_rows(done: Evaluation, confusions: list[dict[str, Any]]) -> list[Row]:
+def confusion_rows(done: Evaluation, matrices: list[dict[str, Any]]) -> list[Row]:
     """Return the confusion matrices as table rows."""
     return [
         {"method": matrix["method"], "truth": truth, "label": label, "n_predictions": n_predictions}
-        for matrix in confusions
+        for matrix in matrices
         for truth, counts in zip(done.classes, matrix["counts"], strict=True)
-        for label, n_predictions in zip(matrix["answers"], counts, strict=True)
+        for label, n_predictions in zip(matrix["predicted_classes"], counts, strict=True)
     ]
 
 
@@ -421,13 +421,15 @@ def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
     return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
 
 
-def patch_confusions(done: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Count patches by true and predicted class per method, over repeats and seeds."""
+def patch_confusion_matrices(
+    done: Evaluation, results: Sequence[RegionResult]
+) -> list[dict[str, Any]]:
+    """Return a confusion matrix of the patches per method, over repeats and seeds."""
     matrices = []
     for method in done.methods:
         hits, misses, alarms, rest = _total(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
-        matrices.append({"method": method, "answers": done.classes, "counts": counts})
+        matrices.append({"method": method, "predicted_classes": done.classes, "counts": counts})
     return matrices
 
 

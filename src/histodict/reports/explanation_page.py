@@ -117,7 +117,7 @@ def _atom_image(model: Model, part: ConceptContribution) -> str:
 
 
 def _map(explanation: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
-    if part.positions is None or explanation.prediction.patch_map is None or part.member:
+    if part.usage_map is None or explanation.prediction.patch_map is None or part.member:
         return ""
     class_index = (
         explanation.classes.index(part.class_name)
@@ -126,7 +126,7 @@ def _map(explanation: Explanation, part: ConceptContribution, record: ImageRecor
     )
     grid = explanation.prediction.patch_map.grid
     return jpeg_data_uri(
-        usage_image(record.display_image, grid, part.positions, class_rgb(class_index))
+        usage_image(record.display_image, grid, part.usage_map, class_rgb(class_index))
     )
 
 

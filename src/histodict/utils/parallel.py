@@ -266,10 +266,16 @@ class _EndedError(Exception):
 def run_concurrently(
     tasks: Sequence[Callable[[Step], Result]], on_step: Step, n_threads: int
 ) -> list[Result]:
-    """Return the results of all tasks, each of which calls its argument after every step.
+    """Run tasks in threads and return their results in order.
 
-    `on_step` is called in this thread, once per step of any task. If it raises, this thread is
-    interrupted or a task fails, the others end at their next step.
+    If a task fails, `on_step` raises or this thread is interrupted, the other tasks end at their
+    next step.
+
+    Parameters
+    ----------
+    tasks : functions of a callback, which they call after each of their steps
+    on_step : called in this thread after each step of any task
+    n_threads : number of threads
     """
     if n_threads == 1:
         return [task(on_step) for task in tasks]

@@ -277,7 +277,7 @@ class MapDifference:
     classes: tuple[str, ...]
 
     @classmethod
-    def of(cls, first: PatchMap, second: PatchMap) -> MapDifference:
+    def from_maps(cls, first: PatchMap, second: PatchMap) -> MapDifference:
         """Compare two maps; raise ValueError if their classes differ."""
         if set(first.classes) != set(second.classes):
             names = [" / ".join(each.classes) for each in (first, second)]

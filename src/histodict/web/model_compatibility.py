@@ -49,7 +49,7 @@ class ModelProfile:
     tuning: str = ""
 
     @classmethod
-    def of(cls, job: Job, model: Model) -> ModelProfile:
+    def from_job(cls, job: Job, model: Model) -> ModelProfile:
         """Return the profile of a job's model."""
         recipe = model.recipe
         mpp = recipe.mpp if recipe.mpp is not None else model.model_.mpp_
@@ -120,17 +120,19 @@ _MAX_BYTES = 512 * 2**20
 _IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the same file
 
 
-def import_model(user: UserWorkspace, folders: DataFolders, place: int, inside: str) -> Job:
+def import_model(
+    user: UserWorkspace, folders: DataFolders, folder_index: int, relative_path: str
+) -> Job:
     """Import a model file from the data folders, and return its job.
 
     Parameters
     ----------
     user : workspace of the user
     folders : data folders
-    place : index of the data folder
-    inside : path in the data folder
+    folder_index : index of the data folder
+    relative_path : path in the data folder
     """
-    path = folders.find(place, inside)
+    path = folders.find(folder_index, relative_path)
     if path.suffix.lower() != SUFFIX or not path.is_file():
         raise ValueError(f"{path.name}: is not a model. Model files end in {SUFFIX}")
     if path.stat().st_size > _MAX_BYTES:

@@ -399,7 +399,7 @@ def top_atom_patches(
     """Return the most used atoms with the training patches of the largest weights."""
     if gallery is None or model.model_.atoms() is None:
         return []
-    found = AtomReportData.of(model, gallery, learn.records, _N_ATOMS)
+    found = AtomReportData.from_model(model, gallery, learn.records, _N_ATOMS)
     return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
 
 
@@ -434,7 +434,7 @@ def _examples(
 
 
 def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
-    """Return the corrections of a training with their effects."""
+    """Return the user's corrections that a training used, each with its effect on the training."""
     tested = set(request["test_patients"])
     manifest = request_manifest(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}

@@ -99,7 +99,7 @@ def explain(
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
     parts = _parts(model.class_names_, patches.atoms(), vector[0], code, distances[0])
     for atom in parts["atoms"]:
-        atom["name"] = patches.atom_annotations.of(atom["atom"]).name
+        atom["name"] = patches.atom_annotations.get(atom["atom"]).name
     return patch_fields | {
         "winner": model.class_names_[predicted],
         "words": _text(model.class_names_, predicted, distances[0], parts["is_residual"]),

@@ -131,7 +131,7 @@ class LoadedModel:
     gallery: PatchSample | None
 
     @classmethod
-    def of(cls, job: Job) -> tuple[LoadedModel, int]:
+    def load(cls, job: Job) -> tuple[LoadedModel, int]:
         """Load the model of a job; return it with its size in bytes."""
         gallery = PatchSample.read_or_none(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
@@ -234,7 +234,7 @@ class ApiRequest:
         # The gallery is written after the model, and may be rewritten.
         gallery = job.gallery_file
         key = (*file_key(job.model_file), *(file_key(gallery) if gallery.is_file() else ()))
-        return self.context.models.get(key, lambda: LoadedModel.of(job))
+        return self.context.models.get(key, lambda: LoadedModel.load(job))
 
     def model_at_threshold(self) -> Model:
         """Return the job's model, at the decision threshold of the query if there is one."""

@@ -57,7 +57,7 @@ class MapWork(TypedDict):
     error: str
     job: str | None
     megapixels: float
-    share: float  # completed fraction of the work
+    fraction_done: float  # of the work
     seconds_left: float | None
 
 
@@ -71,7 +71,7 @@ class MapJob(TypedDict):
     model: str
     state: str
     error: str
-    share: float
+    fraction_done: float
 
 
 class Range(TypedDict):

@@ -186,7 +186,7 @@ def make_app(
     hidden = [workspace / "users", workspace / "thumbnails"]
     readable = DataFolders([*folders, *([demo_folder] if demo_folder else [])], hidden)
     context = AppState(readable, workspace)
-    workspaces = [UserWorkspace.of(workspace, name) for name in users or ("local",)]
+    workspaces = [UserWorkspace.open(workspace, name) for name in users or ("local",)]
     if demo_folder:
         for user in workspaces:
             context.demo = open_dataset(user, context.sources, demo_folder).id

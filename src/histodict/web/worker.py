@@ -121,7 +121,7 @@ def train(job: Job, tell: Callback) -> None:
         model = _train_model(job, learn, tell)
         save_model(model, job.model_file)
     if model.recipe.is_patch_level and PatchSample.read_or_none(job.gallery_file) is None:
-        gallery = PatchSample.of(model.model_, learn.records, job.request["seed"], tell)
+        gallery = PatchSample.from_records(model.model_, learn.records, job.request["seed"], tell)
         gallery.save(job.gallery_file)
     rows = _predictions(job, model, test, tell)
     point = model.decision_threshold and model.decision_threshold.to_dict()

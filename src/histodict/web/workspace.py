@@ -117,7 +117,7 @@ class UserWorkspace:
     folder: Path
 
     @classmethod
-    def of(cls, workspace: Path, name: str) -> UserWorkspace:
+    def open(cls, workspace: Path, name: str) -> UserWorkspace:
         """Return the workspace of a user, created if needed."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"invalid user name {name!r}: use lower-case letters, digits, - and _")
@@ -220,13 +220,13 @@ class DataFolders:
         is_hidden = any(path.is_relative_to(folder) for folder in self._hidden)
         return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
 
-    def find(self, place: int, inside: str) -> Path:
+    def find(self, folder_index: int, relative_path: str) -> Path:
         """Return the resolved path of a file or folder below the folder of this index."""
-        if not 0 <= place < len(self.folders) or "\0" in inside:
+        if not 0 <= folder_index < len(self.folders) or "\0" in relative_path:
             raise ForbiddenFileError("the data folder does not exist")
-        resolved = self.check(self.folders[place] / inside)
+        resolved = self.check(self.folders[folder_index] / relative_path)
         if not resolved.exists():
-            raise FileNotFoundError(f"{inside}: no such file or folder")
+            raise FileNotFoundError(f"{relative_path}: no such file or folder")
         return resolved
 
     def locate(self, path: Path) -> tuple[int, str]:
@@ -236,16 +236,18 @@ class DataFolders:
                 return index, path.relative_to(folder).as_posix()
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
-    def listing(self, place: int, inside: str) -> dict[str, Any]:
+    def listing(self, folder_index: int, relative_path: str) -> dict[str, Any]:
         """Return the subfolders, tables and models of a folder, and its number of images."""
-        folder = self.find(place, inside)
+        folder = self.find(folder_index, relative_path)
         if not folder.is_dir():
-            raise FileNotFoundError(f"{inside}: is not a folder")
+            raise FileNotFoundError(f"{relative_path}: is not a folder")
         visible = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
         entries = [path for path in visible if self._is_inside(Path(os.path.realpath(path)))]
         return {
-            "place": place,
-            "inside": "" if folder == self.folders[place] else inside.strip("/"),
+            "folder_index": folder_index,
+            "relative_path": ""
+            if folder == self.folders[folder_index]
+            else relative_path.strip("/"),
             "name": folder.name,
             "folders": [p.name for p in entries if _is_folder(p)][:_MAX_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MAX_ENTRIES],

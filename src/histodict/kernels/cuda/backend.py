@@ -90,7 +90,7 @@ def _fetch(array: NDArray | Tensor) -> NDArray:
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Return 1, the number of threads that feed the device; more would wait for each other."""
+    """Return 1: a single thread feeds the device; `n_jobs` is only checked."""
     count_jobs(n_jobs)  # raises an error if it is invalid
     return 1
 

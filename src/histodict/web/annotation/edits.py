@@ -68,7 +68,7 @@ class BrushStroke:
     radius: float
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> BrushStroke:
+    def from_request(cls, body: Mapping[str, Any]) -> BrushStroke:
         """Return the stroke of a request body; raise ValueError if it is invalid."""
         tool, points = body.get("tool"), body.get("points")
         if not isinstance(tool, str) or tool not in TOOLS:

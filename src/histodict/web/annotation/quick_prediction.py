@@ -68,7 +68,7 @@ class InteractiveImage:
         self.prepared_image = PreparedImage(source, recipe, None, None, image)
         self.grid = replace(self.prepared_image.grid(), chunk_px=_FIELD_PX)
         self.fields = list(self.grid.chunks())
-        self._uses_pixels = get_patch_features(recipe.features).are_images
+        self._uses_pixels = get_patch_features(recipe.features).atoms_are_images
         self._key: Key = (repr(image), repr(recipe))
 
     def cached_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers | None:
@@ -218,7 +218,7 @@ class AnnotatedImage:
 
 def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
     outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
-    return RunLengthMask.of(outlines, size)
+    return RunLengthMask.from_outlines(outlines, size)
 
 
 def _box(shape: Shape) -> Box:

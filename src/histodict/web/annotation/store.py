@@ -431,7 +431,7 @@ class ImportedAnnotations:
         """
         path = Path(name[-_MAX_FILE_NAME:] or "the file")
         annotations = read_geojson(path, data)
-        annotations.of()  # raises ValueError without outlines
+        annotations.outlines_of()  # raises ValueError without outlines
         _check_size(path, annotations)
         check_outlines_inside(path, annotations.outlines, image)
         _check_crossings(path, annotations)

@@ -187,7 +187,7 @@ def annotated_positions(
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
     down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
     x, y = np.meshgrid(across, down)
-    return RunLengthMask.of(outlines, size).coverage(x, y, grid.step) > 0
+    return RunLengthMask.from_outlines(outlines, size).coverage(x, y, grid.step) > 0
 
 
 def suggest_regions(

@@ -85,10 +85,10 @@ def list_all(call: ApiRequest) -> dict[str, Any]:
 
 def _shapes_without_corners(store: AnnotationStore) -> list[dict[str, Any]]:
     """Return the shapes with their bounding boxes in place of their corners."""
-    return [_with_box(shape) for shape in map(dict, store.shapes)]
+    return [_with_bounding_box(shape) for shape in map(dict, store.shapes)]
 
 
-def _with_box(shape: dict[str, Any]) -> dict[str, Any]:
+def _with_bounding_box(shape: dict[str, Any]) -> dict[str, Any]:
     corners = [corner for rings in shape.pop("polygons") for corner in rings[0]]
     x, y = zip(*corners, strict=True)
     return shape | {"box": [min(x), min(y), max(x), max(y)]}
@@ -134,7 +134,7 @@ def _check_bare(call: ApiRequest) -> None:
 
 
 def _draw(call: ApiRequest) -> DeferredWork:
-    stroke, label = BrushStroke.of(call.body), call.body.get("label")
+    stroke, label = BrushStroke.from_request(call.body), call.body.get("label")
 
     def edit() -> dict[str, Any]:
         size = call.context.tiles.open(call.record).size

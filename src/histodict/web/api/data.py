@@ -40,7 +40,7 @@ def session(call: ApiRequest) -> dict[str, Any]:
             {
                 "id": data_id,
                 "name": name_of(source, data_id == id_of(source, True)),
-                "where": folders.locate(source)[1],
+                "relative_path": folders.locate(source)[1],
             }
             for data_id, source in source_names(call.user, folders).items()
         ],
@@ -48,16 +48,16 @@ def session(call: ApiRequest) -> dict[str, Any]:
     }
 
 
-def listing(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+def listing(call: ApiRequest, *, folder_index: int = 0, relative_path: str = "") -> dict[str, Any]:
     """Return the contents of a data folder."""
-    return call.context.folders.listing(place, inside)
+    return call.context.folders.listing(folder_index, relative_path)
 
 
 def open_(
-    call: ApiRequest, *, place: int = 0, inside: str = "", bare: bool = False
+    call: ApiRequest, *, folder_index: int = 0, relative_path: str = "", bare: bool = False
 ) -> dict[str, Any]:
     """Open a folder or table, given by the index of its data folder, and return its id."""
-    source = call.context.folders.find(place, inside)
+    source = call.context.folders.find(folder_index, relative_path)
     return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
 
 
@@ -79,8 +79,8 @@ def _settings(call: ApiRequest) -> dict[str, Any]:
     return {
         "id": dataset.id,
         "name": dataset.name,
-        "place": folder_index,
-        "where": path,
+        "folder_index": folder_index,
+        "relative_path": path,
         "labelled": dataset.is_labelled,
         "classes": manifest.classes,
         "drawn": annotated,

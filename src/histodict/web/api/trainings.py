@@ -214,7 +214,7 @@ def _map_job(job: Job) -> MapJob:
         "model": Path(job.summary["model"]).parent.name,
         "state": state["state"],
         "error": state["error"],
-        "share": fraction_done(job),
+        "fraction_done": fraction_done(job),
     }
 
 

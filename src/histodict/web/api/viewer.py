@@ -130,7 +130,7 @@ def _map_work(job: Job | None, n_pixels: int) -> MapWork:
         "error": state["error"],
         "job": job.id if job else None,
         "megapixels": n_pixels / 1e6,
-        "share": fraction_done(job) if job else 0.0,
+        "fraction_done": fraction_done(job) if job else 0.0,
         "seconds_left": seconds_left(job) if job else None,
     }
 
@@ -312,14 +312,14 @@ ROUTES = [
 ]
 
 
-def open_(call: ApiRequest, *, place: int = 0, inside: str = "") -> dict[str, Any]:
+def open_(call: ApiRequest, *, folder_index: int = 0, relative_path: str = "") -> dict[str, Any]:
     """Import a model file from the data folders, and return the id of its job."""
-    return {"id": import_model(call.user, call.context.folders, place, inside).id}
+    return {"id": import_model(call.user, call.context.folders, folder_index, relative_path).id}
 
 
 def fits(call: ApiRequest) -> dict[str, Any]:
     """Return warnings about using the model on a data set."""
-    profile = ModelProfile.of(call.job, call.trained.model)
+    profile = ModelProfile.from_job(call.job, call.trained.model)
     return {"warnings": incompatibilities(profile, call.dataset)}
 
 
@@ -334,11 +334,13 @@ def _for_other_job(call: ApiRequest, job: str) -> ApiRequest:
 def compare(call: ApiRequest, *, with_: str) -> dict[str, Any]:
     """Return differences between two models and their maps."""
     other = _for_other_job(call, with_)
-    profiles = [ModelProfile.of(request.job, request.trained.model) for request in (call, other)]
+    profiles = [
+        ModelProfile.from_job(request.job, request.trained.model) for request in (call, other)
+    ]
     comparison: dict[str, Any] = {"warnings": differences(*profiles), "counts": None}
     if set(profiles[0].classes) != set(profiles[1].classes):
         return comparison
-    difference = MapDifference.of(displayed_map(call), displayed_map(other))
+    difference = MapDifference.from_maps(displayed_map(call), displayed_map(other))
     return comparison | {
         "classes": difference.classes,
         "counts": difference.counts(),
@@ -353,7 +355,7 @@ def draw_difference(call: ApiRequest, *, with_: str) -> Response:
 
     def render() -> bytes:
         return encode_png(
-            MapDifference.of(displayed_map(call), displayed_map(other)).image(colours)
+            MapDifference.from_maps(displayed_map(call), displayed_map(other)).image(colours)
         )
 
     key = ("difference", *_difference_key(call), *_difference_key(other), repr(colours))

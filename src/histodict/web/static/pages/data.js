@@ -31,7 +31,7 @@ function chooser(session, open) {
   const list = h("div", {});
   const earlier = session.data.map((data) =>
     h("li", {}, h("a", { href: `#/data/${data.id}` }, data.name), h("span", { class: "soft" },
-      data.id === session.demo ? " demonstration with synthetic tissue" : ` ${data.where}`)));
+      data.id === session.demo ? " demonstration with synthetic tissue" : ` ${data.relative_path}`)));
   const box = h("details", { class: "card", open }, h("summary", {}, "Choose data"),
     h("div", { class: "columns" },
       h("div", {}, h("h3", {}, "On this machine"), list),
@@ -42,33 +42,33 @@ function chooser(session, open) {
   return box;
 }
 
-const browse = guarded(async (list, session, place, inside) => {
-  const found = await get(`/api/folders?place=${place}&inside=${encodeURIComponent(inside)}`);
-  const join = (name) => (found.inside ? `${found.inside}/${name}` : name);
-  const up = found.inside.split("/").slice(0, -1).join("/");
+const browse = guarded(async (list, session, folderIndex, relativePath) => {
+  const found = await get(`/api/folders?folder_index=${folderIndex}&relative_path=${encodeURIComponent(relativePath)}`);
+  const join = (name) => (found.relative_path ? `${found.relative_path}/${name}` : name);
+  const up = found.relative_path.split("/").slice(0, -1).join("/");
   const open = (path) => guarded(async () => {
-    const { id } = await post("/api/data", { place, inside: path });
+    const { id } = await post("/api/data", { folder_index: folderIndex, relative_path: path });
     here.image = null;
     if (id === here.data && location.hash.includes(id)) dispatchEvent(new Event("hashchange"));
     else go("data", id);
   });
   const roots = session.folders.length > 1
-    ? choice(session.folders.map((name, i) => [i, name]), place,
+    ? choice(session.folders.map((name, i) => [i, name]), folderIndex,
         (value) => browse(list, session, Number(value), ""), { "aria-label": "Data folder" })
     : null;
   list.replaceChildren(...[roots,
-    h("p", {}, h("b", {}, [session.folders[place], found.inside].filter(Boolean).join("/")),
+    h("p", {}, h("b", {}, [session.folders[folderIndex], found.relative_path].filter(Boolean).join("/")),
       found.n_images ? h("span", { class: "soft" }, `  ${count(found.n_images, "image")} here`) : null),
     h("ul", { class: "plain browser" },
-      found.inside ? row("↑", "up", () => browse(list, session, place, up)) : null,
-      found.folders.map((name) => row("▸", name, () => browse(list, session, place, join(name)))),
+      found.relative_path ? row("↑", "up", () => browse(list, session, folderIndex, up)) : null,
+      found.folders.map((name) => row("▸", name, () => browse(list, session, folderIndex, join(name)))),
       found.tables.map((name) => row("▤", name, open(join(name)), "open this table")),
-      found.models.map((name) => row("◆", name, openModel(place, join(name)), "open this model"))),
-    h("button", { onclick: open(found.inside), class: "main" }, `Open this folder: ${found.name}`)].filter(Boolean));
+      found.models.map((name) => row("◆", name, openModel(folderIndex, join(name)), "open this model"))),
+    h("button", { onclick: open(found.relative_path), class: "main" }, `Open this folder: ${found.name}`)].filter(Boolean));
 });
 
-const openModel = (place, inside) => guarded(async () => {
-  const { id } = await post("/api/models", { place, inside });
+const openModel = (folderIndex, relativePath) => guarded(async () => {
+  const { id } = await post("/api/models", { folder_index: folderIndex, relative_path: relativePath });
   go("model", id);
 });
 
@@ -90,7 +90,7 @@ function heading(data, known) {
     h("tr", { class: "total" }, h("td", {}, "total"), h("td", {}, String(data.images.length)),
       h("td", {}, String(patients(data.images)))));
   return h("div", { class: "split" },
-    h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.where) ? "" : data.where),
+    h("div", {}, h("h1", {}, data.name), h("p", { class: "soft" }, [".", data.name].includes(data.relative_path) ? "" : data.relative_path),
       h("p", { class: data.labelled ? "buttons" : "" }, data.labelled
         ? [h("a", { class: "button main", href: `#/train/${data.id}` }, "Train on these images"), drawInstead(data)]
         : [h("a", { class: "button main", href: `#/look/-/${data.id}`, id: "draw-on" }, "Annotate these images"),
@@ -105,7 +105,7 @@ function heading(data, known) {
 /** Images with labels are learnt from by these; to draw on them is to leave the labels aside. */
 export function drawInstead(data, image = null) {
   const open = once(async () => {
-    const { id } = await post("/api/data", { place: data.place, inside: data.where, bare: true });
+    const { id } = await post("/api/data", { folder_index: data.folder_index, relative_path: data.relative_path, bare: true });
     go("look", "-", id, ...(image ? [image] : []));
   });
   return h("button", { id: "draw-instead", onclick: open, title: "Opens the images as a separate data set without labels. The labels of this data set do not change." }, "Annotate without labels");

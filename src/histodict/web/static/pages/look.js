@@ -99,7 +99,7 @@ function mapWork(state, found, again) {
   }) }, words);
   if (isActive(found)) {
     return [h("p", {}, "The map is being computed. You can open other images in the meantime."),
-      h("progress", { max: "1", value: String(found.share), "aria-label": "Progress of the map" }),
+      h("progress", { max: "1", value: String(found.fraction_done), "aria-label": "Progress of the map" }),
       h("p", { class: "soft" }, found.state === "running" ? timeLeft(found.seconds_left) : "Waiting for other jobs."),
       act("Cancel", `/api/jobs/${found.job}/cancel`, "cancel-map", () => {})];
   }

@@ -265,7 +265,7 @@ function mapList(maps, again) {
     h("table", { class: "jobs" }, maps.map((map) => h("tr", {},
       h("td", {}, map.image ? h("a", { href: `#/look/${map.model}/${map.data}/${map.image}` }, map.name) : map.name),
       h("td", {}, h("span", { class: `state ${map.state}` }, map.state)),
-      h("td", {}, map.state === "running" ? `${Math.round(100 * map.share)} %` : map.error),
+      h("td", {}, map.state === "running" ? `${Math.round(100 * map.fraction_done)} %` : map.error),
       h("td", {}, isActive(map) ? h("button", { "data-job": map.id, "aria-label": `Cancel the map of ${map.name}`, onclick: cancel(map) }, "Cancel") : "")))));
 }
 
