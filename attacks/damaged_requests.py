@@ -118,7 +118,7 @@ _NAMES = [
 _BODIES = [
     "",
     _DEEP,
-    '{"folder_index":' * 7000,
+    '{"folder_index":' * 4000,
     "null",
     "[1]",
     "{",

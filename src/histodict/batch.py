@@ -129,23 +129,23 @@ class ImageTask:
     tabled: bool
     metadata: Path | None = None
 
-    def with_previous_metadata(self, before: Content) -> ImageTask:
+    def with_previous_metadata(self, previous: Content) -> ImageTask:
         """Return the task completed by metadata of an earlier run on the same file.
 
         Parameters
         ----------
-        before : content of the earlier run
+        previous : content of the earlier run
         """
         record = self.record
-        if not self.tabled or before.get("fingerprint", {}).get("file") != _file_key(record.path):
+        if not self.tabled or previous.get("fingerprint", {}).get("file") != _file_key(record.path):
             return self
-        earlier = before["fingerprint"].get("atom_statistics")
+        earlier = previous["fingerprint"].get("atom_statistics")
         statistics = self.metadata or (
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
-        record = replace(record, patient=record.patient or before["row"].get("patient", ""))
-        if before.get("known") and not (record.label or record.is_mapped):
-            stored = record_from_json(before)
+        record = replace(record, patient=record.patient or previous["row"].get("patient", ""))
+        if previous.get("known") and not (record.label or record.is_mapped):
+            stored = record_from_json(previous)
             record = replace(
                 record, label=stored.label, mask=stored.mask, annotations=stored.annotations
             )

@@ -156,6 +156,6 @@ def test_skipped_files_of_a_folder_are_named_or_counted(tmp_path, capsys):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     for place in range(7):
         (tmp_path / f"{place}.gif").write_bytes(b"x")
-    assert len(ImageOptions([tmp_path]).find()) == 1
+    assert len(ImageOptions([tmp_path]).list_images()) == 1
     output = "".join(capsys.readouterr().err.split())
     assert output.endswith("4.gifand2more")

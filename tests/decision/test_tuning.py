@@ -17,11 +17,11 @@ from histodict.datasets.manifest import read_manifest
 from histodict.decision.atom_annotations import AtomAnnotations
 from histodict.decision.threshold import (
     NOTE,
+    add_tuning_images,
     check_tuning,
     describe_tuning,
     fingerprint,
     n_tuned_on,
-    with_images,
 )
 from histodict.models import EnsembleClassifier, RegionDetector, load_model, save_model
 from histodict.models.model_file import read_header
@@ -83,7 +83,7 @@ def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path)
 
 def test_images_without_a_change_are_refused(table):
     with pytest.raises(ValueError, match="the decision rule of this model was not changed"):
-        with_images({}, paths(table))
+        add_tuning_images({}, paths(table))
 
 
 @pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])

@@ -148,7 +148,7 @@ def test_recorded_times_are_shown_only_for_their_own_size():
     shown = complexity.run(TINY.timed, ExecutionOptions(1)).rows
     assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
     other = complexity.run(
-        TINY.timed, ExecutionOptions(1), counted_at=replace(PAPER_PROBLEM, n_atoms=400)
+        TINY.timed, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
     )
     assert {row["recorded seconds"] for row in other.rows} == {None}
     assert other.draw() is not None

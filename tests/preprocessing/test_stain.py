@@ -46,7 +46,7 @@ def test_lab_of_known_colours(rgb, lab):
 def test_reinhard_reaches_the_target_statistics(rng):
     pixels = tissue(rng)
     transform = Reinhard.estimate(pixels, everywhere(pixels))
-    assert transform.note == ""
+    assert transform.unchanged_reason == ""
     mean, deviation = lab_statistics(transform(pixels).reshape(-1, 3))
     # colours beyond sRGB are clipped, hence approximately
     np.testing.assert_allclose(mean, Reinhard.TARGET_MEAN, atol=2)
@@ -117,7 +117,7 @@ def test_none_changes_nothing(rng):
     pixels = tissue(rng)
     transform = NORMALIZERS["none"].estimate(pixels, everywhere(pixels))
     np.testing.assert_array_equal(transform(pixels), pixels)
-    assert transform.note == ""
+    assert transform.unchanged_reason == ""
 
 
 # --- nothing to estimate from -------------------------------------------------------------------
@@ -143,14 +143,14 @@ def test_images_without_stain_are_unchanged_with_a_note(rng, name, kind, all_tis
     pixels = DEGENERATE[kind](rng)
     mask = everywhere(pixels) if all_tissue else tissue_mask(pixels)
     transform = NORMALIZERS[name].estimate(pixels, mask)
-    assert transform.note.startswith("not normalised: ")
+    assert transform.unchanged_reason.startswith("not normalised: ")
     np.testing.assert_array_equal(transform(pixels), pixels)
 
 
 def test_macenko_leaves_a_single_stain_unchanged(rng):
     pixels = one_stain(rng)
     transform = Macenko.estimate(pixels, everywhere(pixels))
-    assert "stain" in transform.note
+    assert "stain" in transform.unchanged_reason
     np.testing.assert_array_equal(transform(pixels), pixels)
 
 
@@ -218,7 +218,7 @@ def test_real_images_become_more_similar(data_folder, name):
     before, after = [], []
     for pixels, mask in thumbnails(data_folder / "ucsb-breast", 4):
         transform = NORMALIZERS[name].estimate(pixels, mask)
-        assert transform.note == ""
+        assert transform.unchanged_reason == ""
         before.append(pixels[mask].mean(axis=0))
         after.append(transform(pixels[mask]).mean(axis=0))
     assert np.std(after, axis=0).sum() < 0.6 * np.std(before, axis=0).sum()
@@ -231,7 +231,7 @@ def test_real_images_become_more_similar(data_folder, name):
 def test_lookup_table_equals_the_transform(rng, normaliser):
     pixels = tissue(rng)
     transform = normaliser.estimate(pixels, everywhere(pixels))
-    assert not transform.note
+    assert not transform.unchanged_reason
     remembered = LookupTransform(transform)
     for part in (pixels[: len(pixels) // 2], pixels, pixels[:0], pixels[:, ::-1]):
         np.testing.assert_array_equal(remembered(part), transform(part))

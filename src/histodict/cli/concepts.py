@@ -59,7 +59,7 @@ def concepts(
         if images.features is None:
             check_installed(encoder)
         source = ConceptTrainingSet.from_records(
-            _expand_feature_folders(images).find(), encoder, images.size
+            _expand_feature_folders(images).list_images(), encoder, images.size
         )
         dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
         summary = _write_tables(output, source, dictionary, usage)

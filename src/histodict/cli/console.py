@@ -101,11 +101,11 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 
     with progress_bar(weights, console=_errors(), transient=True) as show:
 
-        def tell(progress: Progress) -> None:
+        def show_progress(progress: Progress) -> None:
             _messages[progress.stage] = progress
             show(progress)
 
-        yield tell
+        yield show_progress
 
 
 def report_interruption(by: str) -> None:

@@ -156,12 +156,12 @@ class PreviewOptions:
 
 def edit(
     *,
-    used: ModelOptions,
+    model_options: ModelOptions,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="New model file.", rich_help_panel=OUTPUT)
     ] = None,
     changes: EditOptions,
-    shown: PreviewOptions,
+    preview: PreviewOptions,
     member: MemberOption = 1,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -180,9 +180,9 @@ def edit(
     with report_errors():
         if output is not None:
             check_writable_file(output)
-            if output.exists() and output.samefile(used.model):
+            if output.exists() and output.samefile(model_options.model):
                 raise ValueError(f"{output}: is the input model; choose another output file")
-        model = used.load(jobs)
+        model = model_options.load(jobs)
         base_model = select_member(model, member).model_
         labels = labels_of(base_model, model.class_names_)
         notes = base_model.atom_annotations
@@ -190,21 +190,24 @@ def edit(
             notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
         changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
-        if is_changed and output is None and shown.show is None:
+        if is_changed and output is None and preview.show is None:
             raise ValueError("give a file for the changed model with --output")
-        if shown.needs_images and shown.show is None and changes.refit_rule is None:
+        if preview.needs_images and preview.show is None and changes.refit_rule is None:
             raise ValueError("--features and --mpp need --show or --refit-rule")
-        records = shown.images.find() if shown.show else []
+        records = preview.images.list_images() if preview.show else []
         if records and notes.disabled != base_model.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
-            changed = _refit_rule(changed, changes.refit_rule, shown, member - 1)
+            changed = _refit_rule(changed, changes.refit_rule, preview, member - 1)
         if output is not None:
             note_replaced(output)
             save_model(changed, output)
-        rows = _compare_predictions(model, changed, records, shown.images.size) if records else []
+        rows = _compare_predictions(model, changed, records, preview.images.size) if records else []
     if as_json:
-        content = {"model": str(output or used.model), "atoms": _annotation_rows(notes, labels)}
+        content = {
+            "model": str(output or model_options.model),
+            "atoms": _annotation_rows(notes, labels),
+        }
         print_json(content | ({"images": rows} if rows else {}))
         return
     _print_change(notes, labels, rows)
@@ -307,7 +310,7 @@ def _accuracy_text(rows: list[dict[str, Any]]) -> str:
 
 def explain(
     *,
-    used: ModelOptions,
+    model_options: ModelOptions,
     images: PredictionInputOptions,
     output: Annotated[
         Path | None,
@@ -335,8 +338,8 @@ def explain(
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
             note_replaced(output)
-        model, size_option = used.load(jobs), images.size
-        records = images.find()
+        model, size_option = model_options.load(jobs), images.size
+        records = images.list_images()
         warn_of_records(model, records, size_option)
         explanations = []
         with progress_bars() as callback:

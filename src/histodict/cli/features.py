@@ -51,7 +51,7 @@ def features(
         check_installed(encoder)
         check_writable_folder(output)
         recipe = extraction_recipe(encoder, parse_pairs("--set", setting))
-        records = images.find()
+        records = images.list_images()
         set_resume_hint("finished files")
         with work.begin() as execution:
             result = extract_features(

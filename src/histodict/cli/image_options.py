@@ -179,7 +179,7 @@ def warn_of_confounders(manifest: Manifest) -> None:
 
 
 def warn_ignored_tables(folders: Sequence[Path]) -> None:
-    """Note that tables in image folders are ignored.
+    """Warn that tables in image folders are ignored.
 
     `train` reads the table of a folder; `predict` takes the images of the folder.
     """
@@ -424,7 +424,7 @@ class PixelInputOptions:
         check_sizes(self.mpp, self.override_mpp)
         return PixelSizeOption(default=self.mpp, override=self.override_mpp)
 
-    def find(self) -> list[ImageRecord]:
+    def list_images(self) -> list[ImageRecord]:
         """Return the images, each once, with the metadata of their table.
 
         Raises
@@ -518,10 +518,10 @@ class PredictionInputOptions(ImageOptions):
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
-    def find(self) -> list[ImageRecord]:
+    def list_images(self) -> list[ImageRecord]:
         """Return the images with annotations and regions of interest."""
         check_coordinates(self.coordinates, self.annotations, self.within)
-        return self._restricted(self._annotation_input(super().find()))
+        return self._restricted(self._annotation_input(super().list_images()))
 
     def _annotation_input(self, records: list[ImageRecord]) -> list[ImageRecord]:
         """Add the annotations that predictions are scored against."""

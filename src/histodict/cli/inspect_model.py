@@ -117,12 +117,12 @@ class AtomReportOptions:
 
 def atoms(
     *,
-    used: ModelOptions,
+    model_options: ModelOptions,
     output: Annotated[
         Path,
         typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),
     ],
-    wanted: AtomReportOptions,
+    report_options: AtomReportOptions,
     data: SplitDataOptions,
     cache: CacheOption = None,
     jobs: JobsOption = None,
@@ -149,12 +149,12 @@ def atoms(
 
     with report_errors():
         check_html_file(output)
-        for file in (output, *([wanted.table] if wanted.table else [])):
+        for file in (output, *([report_options.table] if report_options.table else [])):
             check_writable_file(file)
             note_replaced(file)
         check_disk_space(output, _PAGE_BYTES)
-        model = used.load(jobs)
-        member = select_member(model, wanted.member)
+        model = model_options.load(jobs)
+        member = select_member(model, report_options.member)
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
         manifest = data.read(model.recipes)
@@ -165,20 +165,20 @@ def atoms(
             report = collect_atom_report(
                 member,
                 manifest,
-                n_atoms=wanted.number,
+                n_atoms=report_options.number,
                 cache=cache,
-                n_trainings=wanted.stability,
+                n_trainings=report_options.stability,
                 callback=callback,
             )
             write_atoms_page(
-                output, member, manifest, report, with_maps=wanted.maps, callback=callback
+                output, member, manifest, report, with_maps=report_options.maps, callback=callback
             )
             confounded_of_members = confounded_atoms_of_members(
-                model, manifest, wanted.member, cache, callback
+                model, manifest, report_options.member, cache, callback
             )
-        if wanted.table:
-            write_csv(wanted.table, [atom.row() for atom in report.statistics])
-    if ensemble_note(model) and wanted.member == 1:
+        if report_options.table:
+            write_csv(report_options.table, [atom.row() for atom in report.statistics])
+    if ensemble_note(model) and report_options.member == 1:
         warn(ensemble_note(model), "Note")
     _warn_confounded_atoms(report.confounding, "", f"see {output}")
     for number, confounded in confounded_of_members.items():

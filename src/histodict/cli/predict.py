@@ -80,7 +80,7 @@ class ExportOptions:
 
 def predict(
     *,
-    used: ModelOptions,
+    model_options: ModelOptions,
     output: ResultsOutput,
     images: PredictionInputOptions,
     exports: ExportOptions,
@@ -99,8 +99,8 @@ def predict(
     in failures.csv; the exit status is then 1.
     """
     with report_errors():
-        digest = _digest(used.model)
-        model = used.load(work.jobs)
+        digest = _digest(model_options.model)
+        model = model_options.load(work.jobs)
         result = _run(model, digest, images, output, exports, work)
     summary = _counts(result)
     tables = f"{output / model.table}.csv{exports.project_file}"
@@ -136,7 +136,7 @@ def _run(
     if exports.atom_statistics and not exports.anndata:
         raise ValueError("--atom-statistics needs --anndata")
     check_writable_folder(output)
-    records = images.find()
+    records = images.list_images()
     check_disk_space(output, sum(_result_bytes(record.path, output) for record in records))
     set_resume_hint("finished images")
     with work.begin() as execution:

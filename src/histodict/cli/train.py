@@ -281,7 +281,7 @@ _N_CLASSES = 2
 
 def adapt(
     *,
-    used: ModelOptions,
+    model_options: ModelOptions,
     output: ModelOutput,
     images: ImageOptions,
     force: Annotated[
@@ -309,17 +309,21 @@ def adapt(
 
     with report_errors():
         check_writable_file(output)
-        check_disk_space(output, used.model.stat().st_size if used.model.is_file() else 0)
-        model = used.load(jobs)
+        check_disk_space(
+            output, model_options.model.stat().st_size if model_options.model.is_file() else 0
+        )
+        model = model_options.load(jobs)
         if model.finds_regions:
-            raise ValueError(f"{used.model}: a region detector cannot be adapted; use a classifier")
+            raise ValueError(
+                f"{model_options.model}: a region detector cannot be adapted; use a classifier"
+            )
         if len(model.class_names_) != _N_CLASSES:
             raise ValueError(
-                f"{used.model}: has {len(model.class_names_)} classes; only models of two classes "
-                "can be adapted"
+                f"{model_options.model}: has {len(model.class_names_)} classes; only models of two "
+                "classes can be adapted"
             )
         note_replaced(output)
-        records = images.find()
+        records = images.list_images()
         scored_paths, scores, failures = _scores(model, records, images.size, skip_unreadable)
         warn_of_skipped(failures, len(records))
         adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)

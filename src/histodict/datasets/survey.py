@@ -48,14 +48,14 @@ class ImageProperties:
     format : suffix in lower case
     size : (width, height)
     mpp : µm per pixel, if known
-    mean, white : mean and 99th percentile of red, green and blue over the whole image
+    mean, white_point : mean and 99th percentile of red, green and blue over the whole image
     """
 
     format: str
     size: tuple[int, int] | None = None
     mpp: float | None = None
     mean: Colour | None = None
-    white: Colour | None = None
+    white_point: Colour | None = None
 
     @classmethod
     def from_source(cls, source: ImageSource) -> ImageProperties:
@@ -373,11 +373,11 @@ def _features_digest(path: Path, state: str) -> str:
 def _pixel_statistics(record: ImageRecord) -> list[Any]:
     """Return size and colours of an image; an empty list if it cannot be read."""
     properties = image_properties(record)
-    if properties is None or properties.mean is None or properties.white is None:
+    if properties is None or properties.mean is None or properties.white_point is None:
         return []
     return [
         properties.size,
-        *(round(value, _DIGITS) for value in (*properties.mean, *properties.white)),
+        *(round(value, _DIGITS) for value in (*properties.mean, *properties.white_point)),
     ]
 
 

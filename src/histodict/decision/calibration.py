@@ -241,7 +241,7 @@ class ScoreCombination:
         return gradients
 
     def invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the score, in units of its scale, that a single member needs for these scores."""
+        """Return the scaled member score from which a single member would yield these scores."""
         mean = scores - self.offset
         if not self.tanh_scale:
             return mean

@@ -212,8 +212,8 @@ def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, 
     return {**training, "tuning": [*changes(training), change]}
 
 
-def with_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
-    """Return the record of a training with these images added to its last change."""
+def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
+    """Return a training record that lists these images with the last change of the threshold."""
     if not changes(training):
         raise ValueError(
             "the decision rule of this model was not changed, so there is nothing to record"
@@ -263,8 +263,8 @@ def total_shift(training: Mapping[str, Any]) -> float | None:
     return None if None in shifts else float(sum(shifts))
 
 
-def first_point(training: Mapping[str, Any]) -> float | None:
-    """Return the operating point as trained; None if anything else was changed."""
+def original_threshold(training: Mapping[str, Any]) -> float | None:
+    """Return the threshold before manual changes; None without any, or after other changes."""
     record = changes(training)
     is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
     return record[0]["previous"] if is_known else None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import count_patients
-from ..decision.threshold import NOTE, describe_tuning, first_point, total_shift
+from ..decision.threshold import NOTE, describe_tuning, original_threshold, total_shift
 from ..metrics import scores as metrics
 from ..metrics.intervals import (
     Metric,
@@ -442,7 +442,7 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
 def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
     """Return the predictions of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
-    threshold = first_point(model.training_info_) if of_regions else 0.0
+    threshold = original_threshold(model.training_info_) if of_regions else 0.0
     shift = 0.0 if of_regions else total_shift(model.training_info_)
     if threshold is None or shift is None or len(model.class_names_) != 2:
         return None

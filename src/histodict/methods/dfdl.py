@@ -230,7 +230,7 @@ class TangentStep:
             self.atoms = update(self.best, self.surrogate(), replace=fell)
 
     def surrogate(self) -> SufficientStatistics:
-        """Return the statistics with E and F of the linearised problem."""
+        """Return the statistics E and F of the problem, linearised at the best iterate."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
             return self.sums.with_tangent(self.best, self.proximal_weight)

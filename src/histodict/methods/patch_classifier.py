@@ -358,7 +358,7 @@ class ResidualClassifier(PatchClassifier):
         residuals : ndarray of shape (n_samples, n_classes)
             Residual r_i of each class.
         """
-        codes, residuals, missed = zip(*self._work(X, lambda code: code), strict=True)
+        codes, residuals, missed = zip(*self._encode_blocks(X, lambda code: code), strict=True)
         warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return self._over_all(vstack(codes, format="csr")), np.concatenate(residuals)
 
@@ -374,7 +374,7 @@ class ResidualClassifier(PatchClassifier):
         -------
         ndarray of shape (n_samples, n_classes)
         """
-        residuals, missed = zip(*self._work(X, _residuals_only), strict=True)
+        residuals, missed = zip(*self._encode_blocks(X, _residuals_only), strict=True)
         warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return np.concatenate(residuals)
 
@@ -462,7 +462,7 @@ class ResidualClassifier(PatchClassifier):
         """Expand codes over the active atoms to codes over all atoms."""
         return pad_columns(codes, self._is_active, self.n_codes_) if self.disabled_atoms_ else codes
 
-    def _work(
+    def _encode_blocks(
         self, X: ArrayLike, choose: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
         """Yield the result of the chosen part of the encoder for each block of X."""
@@ -555,7 +555,7 @@ class NotFiniteError(ValueError):
 
 
 class LassoEncoder:
-    """Encoder of blocks by l1 codes over all atoms, with class residuals."""
+    """Lasso codes of blocks of samples over all atoms, and their class residuals."""
 
     def __init__(
         self,

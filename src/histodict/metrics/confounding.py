@@ -366,7 +366,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     properties["image size"] = [each.size if each else None for each in image_data]
     properties["pixel size"] = [(each.mpp,) if each and each.mpp else None for each in image_data]
     properties["mean colour"] = [each.mean if each else None for each in image_data]
-    properties["white point"] = [each.white if each else None for each in image_data]
+    properties["white point"] = [each.white_point if each else None for each in image_data]
     labels, patients = [r.label for r in records], [r.patient for r in records]
     return [a for a in associations(properties, labels, patients) if _is_reported(a)]
 

@@ -356,7 +356,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a single model with a single number per image decides."""
+        """Whether a decision threshold exists: one model with one number per image decides."""
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:

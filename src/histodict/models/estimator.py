@@ -30,7 +30,7 @@ from sklearn.exceptions import NotFittedError
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord
 from ..decision.atom_annotations import AtomAnnotations
-from ..decision.threshold import with_images
+from ..decision.threshold import add_tuning_images
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike, PixelSizeOption
 from ..metrics.scores import balanced_accuracy
@@ -262,7 +262,7 @@ class ImageEstimator(BaseEstimator):
         Self
         """
         changed = copy(self)
-        changed.training_info_ = with_images(self.training_info_, images)
+        changed.training_info_ = add_tuning_images(self.training_info_, images)
         return changed
 
     def explain(

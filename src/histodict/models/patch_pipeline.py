@@ -530,9 +530,8 @@ class PatchPipeline(ImagePipeline):
         if len(D) != self.method_.n_codes_:
             return None
         side = self.recipe.patch_px
-        is_pixels = (
-            self.projection_ is None and get_patch_features(self.recipe.features).atoms_are_images
-        )
+        features = get_patch_features(self.recipe.features)
+        is_pixels = self.projection_ is None and features.atoms_are_images
         return AtomTable(
             D,
             classes,

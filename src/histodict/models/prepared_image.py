@@ -232,7 +232,8 @@ class PreparedImage:
         self._tissue = analysis.tissue
         self.uses_whole_image = analysis.tissue.accepts_all
         self.normalize: StainTransform = analysis.normalize
-        self.stain_note = f"stain {analysis.normalize.note}" if analysis.normalize.note else ""
+        reason = analysis.normalize.unchanged_reason
+        self.stain_note = f"stain {reason}" if reason else ""
         self.quality = quality_map(
             source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
         )

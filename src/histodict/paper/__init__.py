@@ -179,7 +179,7 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
     write_page(output / _PAGE, "paper/page.html.j2", content)
 
 
-def _entry(file: Path) -> dict[str, Any] | None:
+def _read_entry(file: Path) -> dict[str, Any] | None:
     """Return the metadata of an experiment; None if it is missing or damaged."""
     try:
         entry: dict[str, Any] = read_checked_json(file)
@@ -203,7 +203,7 @@ def _entries(output: Path) -> list[dict[str, Any]]:
     files = [
         folder / f"{name}.json" for folder in folders for name in (*EXPERIMENTS, complexity.NAME)
     ]
-    entries = [entry for file in files if (entry := _entry(file))]
+    entries = [entry for file in files if (entry := _read_entry(file))]
     for entry in entries:
         entry["anchor"] = "-".join(filter(None, (entry["dataset"], entry["experiment"])))
         entry["picture"] = entry["files"][0]

@@ -53,34 +53,34 @@ FORMULAS = {
 
 
 def run(
-    measured_at: Problem = SMALL_PROBLEM,
+    measured_problem: Problem = SMALL_PROBLEM,
     work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
     *,
-    counted_at: Problem = PAPER_PROBLEM,
+    counted_problem: Problem = PAPER_PROBLEM,
 ) -> Outcome:
     """Count operations at one size, and measure times at another.
 
     Parameters
     ----------
-    measured_at : size of the measured training
+    measured_problem : size of the measured training
     work : number of threads, and progress
-    counted_at : size of the operation counts
+    counted_problem : size of the operation counts
     """
-    seconds = measure(measured_at, work)
-    rows = [_row(method, counted_at, seconds[method]) for method in OPERATIONS]
+    seconds = measure_training_times(measured_problem, work)
+    rows = [_row(method, counted_problem, seconds[method]) for method in OPERATIONS]
     return Outcome(
         name=NAME,
         title="Operations and run times",
         note=(
-            f"Operations of coding in one iteration at {counted_at}. Times: published for that "
-            f"size (MATLAB); measured for a whole training at {measured_at}, {measured_at.n_iter} "
-            f"iterations, {count_jobs(work.n_jobs)} threads; recorded with histodict at the "
-            "published size with its own number of iterations, for methods in the table of "
-            "recorded times."
+            f"Operations of coding in one iteration at {counted_problem}. Times: published for "
+            f"that size (MATLAB); measured for a whole training at {measured_problem}, "
+            f"{measured_problem.n_iter} iterations, {count_jobs(work.n_jobs)} threads; "
+            "recorded with histodict at the published size with its own number of iterations, for "
+            "methods in the table of recorded times."
         ),
         rows=rows,
-        text=_format_table(rows, counted_at, measured_at),
-        draw=partial(_draw, rows, counted_at, measured_at),
+        text=_format_table(rows, counted_problem, measured_problem),
+        draw=partial(_draw, rows, counted_problem, measured_problem),
     )
 
 
@@ -128,7 +128,7 @@ def _recorded(method: str, problem: Problem) -> Row:
     return {"recorded seconds": seconds, "recorded iterations": -negative_iterations}
 
 
-def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) -> str:
+def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> str:
     """Return the table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured"]
     lines = [[*header, "recorded"]]
@@ -141,8 +141,8 @@ def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) ->
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     sizes = (
-        f"Operations of one iteration, and times recorded with histodict, at {counted_at}; "
-        f"times measured at {measured_at}, {measured_at.n_iter} iterations"
+        f"Operations of one iteration, and times recorded with histodict, at {counted_problem}; "
+        f"times measured at {measured_problem}, {measured_problem.n_iter} iterations"
     )
     return "\n".join([*table, sizes])
 
@@ -150,7 +150,7 @@ def _format_table(rows: list[Row], counted_at: Problem, measured_at: Problem) ->
 # --- figure ---------------------------------------------------------------------------------------
 
 
-def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
+def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> Figure:
     """Draw operations by q, and seconds: published, recorded, and measured at a small size."""
     figure, (left, right) = figure_grid(2, width=4.2, height=3.0)
     for row in rows:
@@ -160,7 +160,7 @@ def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
         dash = "--" if row["method"] == "FDDL" else "-"
         left.plot(STEPS, counts, dash, color=colour, marker=marker, label=row["method"])
     left.set(xlabel="q, steps of the l1 solver", ylabel="operations", yscale="log")
-    left.set_title(f"coding of one iteration\n{counted_at}", fontsize=7)
+    left.set_title(f"coding of one iteration\n{counted_problem}", fontsize=7)
     left.set_xticks(STEPS)
     _plain_ticks(left.yaxis)
     left.legend(fontsize=8)
@@ -176,7 +176,7 @@ def _draw(rows: list[Row], counted_at: Problem, measured_at: Problem) -> Figure:
     right.invert_yaxis()
     shortest = min(row["measured seconds"] for row in rows)
     right.set(xscale="log", xlabel="seconds", xlim=(shortest / 3, 2e7))
-    right.set_title(f"training; measured at\n{measured_at}", fontsize=7)
+    right.set_title(f"training; measured at\n{measured_problem}", fontsize=7)
     _plain_ticks(right.xaxis)
     return figure
 
@@ -189,7 +189,7 @@ def _plain_ticks(axis: Axis) -> None:
 # --- measurement --------------------------------------------------------------------------------
 
 
-def measure(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
+def measure_training_times(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
     """Return the seconds of a whole training, by method."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:

@@ -2,7 +2,8 @@
 
 A normaliser estimates a transform from an image's thumbnail. The transform is then applied piece
 by piece, so that all parts of a slide change alike. If the thumbnail is not sufficient (blank, too
-little tissue, a single colour or stain), the transform is the identity and its `note` states why.
+little tissue, a single colour or stain), the transform is the identity and states the reason in
+`unchanged_reason`.
 
 The targets average laboratories: each statistic was measured, with the functions below, on a
 quarter of the images of four public collections (lung of LC25000, breast of UCSB, colon of GlaS,
@@ -35,11 +36,11 @@ class StainTransform(Protocol):
 
     Attributes
     ----------
-    note : why the pixels are not changed; else empty
+    unchanged_reason : why the pixels are not changed; else empty
     """
 
     @property
-    def note(self) -> str:
+    def unchanged_reason(self) -> str:
         """Reason why the pixels are not changed; else empty."""
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -57,7 +58,7 @@ class StainNormalizer(Protocol):
 class IdentityTransform:
     """Identity: no normalisation."""
 
-    note: str = ""
+    unchanged_reason: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
@@ -82,7 +83,7 @@ class Reinhard:
     Attributes
     ----------
     mean, deviation : statistics of the image's tissue
-    note : empty
+    unchanged_reason : empty
     """
 
     TARGET_MEAN: ClassVar[tuple[float, ...]] = (60.0, 35.0, -30.0)
@@ -92,7 +93,7 @@ class Reinhard:
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
-    note: str = ""
+    unchanged_reason: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
@@ -204,7 +205,7 @@ class Macenko:
     ----------
     stains : haematoxylin and eosin as unit vectors of (R, G, B) density
     strength : 99th percentiles of their amounts
-    note : empty
+    unchanged_reason : empty
     """
 
     TARGET_STAINS: ClassVar[tuple[tuple[float, ...], ...]] = (
@@ -215,7 +216,7 @@ class Macenko:
 
     stains: tuple[tuple[float, ...], ...]
     strength: tuple[float, ...]
-    note: str = ""
+    unchanged_reason: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
@@ -298,9 +299,9 @@ class LookupTransform:
         self._cache = np.zeros(1 << 24, "<u4")  # red, green, blue, and 1 for computed entries
 
     @property
-    def note(self) -> str:
+    def unchanged_reason(self) -> str:
         """Note of the cached transform."""
-        return self._transform.note
+        return self._transform.unchanged_reason
 
     def __call__(self, pixels: Pixels) -> Pixels:
         """Transform pixels (..., 3), computing only colours that are not cached."""

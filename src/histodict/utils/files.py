@@ -111,15 +111,16 @@ def folder_digest(folder: str) -> str:
     return total.hexdigest()
 
 
-def files_inside(folder: str, above: str = "") -> Iterator[tuple[str, int, int, int]]:
+def files_inside(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, int, int]]:
     """Yield name, size, and times of modification and change of every file below a folder.
 
-    Links to folders are not followed, as they may form cycles.
+    With `subfolder`, only the files below it; names are always relative to `folder`. Links to
+    folders are not followed, as they may form cycles.
     """
-    with os.scandir(os.path.join(folder, above)) as iterator:
+    with os.scandir(os.path.join(folder, subfolder)) as iterator:
         entries = sorted(iterator, key=lambda entry: entry.name)
     for entry in entries:
-        name = f"{above}/{entry.name}" if above else entry.name
+        name = f"{subfolder}/{entry.name}" if subfolder else entry.name
         if entry.is_dir(follow_symlinks=False):
             yield from files_inside(folder, name)
         elif entry.is_file():

@@ -81,18 +81,20 @@ _HEADERS = {
 class AuthMiddleware:
     """ASGI middleware that authenticates the user and adds security headers."""
 
-    def __init__(self, app: ASGIApp, users: Mapping[str, UserWorkspace], is_open: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, users: Mapping[str, UserWorkspace], accepts_remote_hosts: bool
+    ) -> None:
         """Create the middleware.
 
         Parameters
         ----------
         app : application that handles authenticated requests
         users : workspaces by token
-        is_open : whether other machines may connect, under any host name
+        accepts_remote_hosts : whether other machines may connect, under any host name
         """
         self._app = app
         self._users = users
-        self._is_open = is_open
+        self._accepts_remote_hosts = accepts_remote_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass an authenticated HTTP request to the application, and refuse any other."""
@@ -116,7 +118,7 @@ class AuthMiddleware:
         if host is None:
             return PlainTextResponse("the request has no Host header", 400)
         name = str(host[1] or host[2]).lower()
-        if not self._is_open and name not in LOCAL_NAMES:
+        if not self._accepts_remote_hosts and name not in LOCAL_NAMES:
             return PlainTextResponse(
                 "this server accepts requests to 127.0.0.1 and localhost only", 403
             )
@@ -166,7 +168,7 @@ def make_app(
     workspace: Path,
     *,
     users: Sequence[str] = (),
-    is_open: bool = False,
+    accepts_remote_hosts: bool = False,
     demo: bool = False,
 ) -> Starlette:
     """Return the web application.
@@ -176,7 +178,7 @@ def make_app(
     folders : data folders that users may read
     workspace : folder for the users' data sets and trainings
     users : names of the users; without any, there is a single user
-    is_open : whether other machines may connect
+    accepts_remote_hosts : whether other machines may connect
     demo : whether to offer a synthetic data set
     """
     workspace = workspace.resolve()
@@ -201,7 +203,9 @@ def make_app(
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(AuthMiddleware, users=tokens, is_open=is_open)],
+        middleware=[
+            Middleware(AuthMiddleware, users=tokens, accepts_remote_hosts=accepts_remote_hosts)
+        ],
         lifespan=lifespan,
     )
     app.state.context = context
@@ -261,7 +265,9 @@ def serve(
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
     with locked_workspace(workspace.resolve(), base):
         _limit_threads()
-        app = make_app(folders, workspace, users=users, is_open=host not in LOCAL_NAMES, demo=demo)
+        app = make_app(
+            folders, workspace, users=users, accepts_remote_hosts=host not in LOCAL_NAMES, demo=demo
+        )
         # Bind before printing a token: another user's server may listen at this address.
         listener = _listen(host, port, base)
         workspaces: list[UserWorkspace] = app.state.users

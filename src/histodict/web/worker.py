@@ -46,7 +46,7 @@ def progress_log(job: Job) -> Callback:
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
     started, estimator = time.perf_counter(), TimeEstimator(_stages(job))
 
-    def tell(progress: Progress) -> None:
+    def callback(progress: Progress) -> None:
         estimator.update(progress)
         entry = asdict(progress) | {
             "objective": [None if x != x else float(x) for x in progress.objective],
@@ -56,7 +56,7 @@ def progress_log(job: Job) -> Callback:
         file.write(json.dumps(entry) + "\n")
         file.flush()
 
-    return tell
+    return callback
 
 
 def _stages(job: Job) -> dict[str, int]:
@@ -109,21 +109,23 @@ def _run_job(job: Job, run: int) -> int:
 # --- training -------------------------------------------------------------------------------------
 
 
-def train(job: Job, tell: Callback) -> None:
+def train(job: Job, callback: Callback) -> None:
     """Train a model on the request's images and predict the test images."""
     model = _saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
-        find_bad_images(job, request_manifest(job.request), tell)
+        find_bad_images(job, request_manifest(job.request), callback)
     learn, test = train_and_test(job.request, excluded_image_names(job))
     if model is None:
         check_duplicates_by_content(replace(learn, records=learn.records + test.records))
-        model = _train_model(job, learn, tell)
+        model = _train_model(job, learn, callback)
         save_model(model, job.model_file)
     if model.recipe.is_patch_level and PatchSample.read_or_none(job.gallery_file) is None:
-        gallery = PatchSample.from_records(model.model_, learn.records, job.request["seed"], tell)
+        gallery = PatchSample.from_records(
+            model.model_, learn.records, job.request["seed"], callback
+        )
         gallery.save(job.gallery_file)
-    rows = _predictions(job, model, test, tell)
+    rows = _predictions(job, model, test, callback)
     point = model.decision_threshold and model.decision_threshold.to_dict()
     results = {"classes": model.class_names_, "operating_point": point, "images": rows}
     write_checked_json(job.folder / "results.json", results)
@@ -140,13 +142,13 @@ def _saved_model(job: Job) -> Model | None:
         return None
 
 
-def _train_model(job: Job, learn: Manifest, tell: Callback) -> Model:
+def _train_model(job: Job, learn: Manifest, callback: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # shared by the user's trainings
     model = plan.build_model(region=request["regions"], random_state=request["seed"], cache=cache)
     learn = with_pixel_size(learn, request.get("mpp"))
-    return model.fit(learn, callback=tell, start_from=_parent(job, model, learn))
+    return model.fit(learn, callback=callback, start_from=_parent(job, model, learn))
 
 
 def _parent(job: Job, model: Model, learn: Manifest) -> Any:
@@ -168,11 +170,13 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
     return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list[dict[str, Any]]:
+def _predictions(
+    job: Job, model: Model, test: Manifest, callback: Callback
+) -> list[dict[str, Any]]:
     """Return a row per test image; rows of unreadable images give the reason."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
-    tell(Progress("predict", 0, len(test.records)))
+    callback(Progress("predict", 0, len(test.records)))
     for record in test.records:
         prediction: dict[str, Any]
         label = _UNKNOWN
@@ -195,18 +199,18 @@ def _predictions(job: Job, model: Model, test: Manifest, tell: Callback) -> list
         # The viewer shows the whole image, also if only a part of it was tested.
         identity["look"] = short_id(test.name(replace(record, region_of_interest=None)))
         rows.append(identity | prediction)
-        tell(Progress("predict", len(rows), len(test.records)))
+        callback(Progress("predict", len(rows), len(test.records)))
     return rows
 
 
 # --- map of a large image -------------------------------------------------------------------------
 
 
-def draw_map(job: Job, tell: Callback) -> None:
+def draw_map(job: Job, callback: Callback) -> None:
     """Compute the map of a large image."""
     record = request_manifest(job.request).records[0]
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
-    compute_prediction(model, record, folder, job.request.get("mpp"), tell)
+    compute_prediction(model, record, folder, job.request.get("mpp"), callback)
 
 
 WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}

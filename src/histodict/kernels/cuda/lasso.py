@@ -46,8 +46,8 @@ def times_inverse(x, H, weights, used, top, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def add_outer(u, factor, fresh, H, weights, top, CHUNK: tl.constexpr):
-    """Add factor·uᵀu to H, whose row and column `fresh` count as 0 before."""
+def add_outer(u, factor, new_row, H, weights, top, CHUNK: tl.constexpr):
+    """Add factor·uᵀu to H, whose row and column `new_row` count as 0 before."""
     place = tl.arange(0, u.shape[0])
     publish(u, weights)
     for start in range(0, top, CHUNK):
@@ -56,7 +56,7 @@ def add_outer(u, factor, fresh, H, weights, top, CHUNK: tl.constexpr):
         inside = (i < top)[:, None] & (place < top)[None, :]
         entries = H + i[:, None] * u.shape[0] + place[None, :]
         old = tl.load(entries, mask=inside, other=0.0)
-        old = tl.where((i == fresh)[:, None] | (place == fresh)[None, :], 0.0, old)
+        old = tl.where((i == new_row)[:, None] | (place == new_row)[None, :], 0.0, old)
         tl.store(entries, old + factor * u_i[:, None] * u[None, :], mask=inside)
     tl.debug_barrier()
 
