@@ -148,7 +148,7 @@ def test_moved_threshold_applies_to_viewed_images(page):
     assert "sensitivity 0 %" in page.locator("#sensitivity").inner_text()
     tuned = page.locator("#tuned")
     assert "Tuned on these images; not an estimate for unseen patients" in tuned.inner_text()
-    assert "unseen patients" not in page.locator("#main").inner_text()
+    assert "Accuracy on unseen patients" not in page.locator("#main").inner_text()
     page.locator(".image-link", has_text="inflamed, called healthy").first.click()
     page.locator("#moved").wait_for(timeout=SLOW)
     assert page.locator("#answer b").first.inner_text() == "healthy"

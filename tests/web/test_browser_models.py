@@ -117,7 +117,7 @@ def test_model_is_selected_in_the_viewer(page, server, data, models):
     options = page.locator("#model-choice option").all_inner_texts()
     assert options[0] == "none" and len(options) == 4
     page.locator("#model-choice").select_option(models[2])
-    page.get_by_text("the model only knows quiet / busy").wait_for()
+    page.get_by_text("the classes of the model are quiet / busy").wait_for()
     page.locator("#map-class").wait_for(timeout=SLOW)
     assert page.locator("#map-legend").inner_text().split() == ["quiet", "busy"]
     keep_picture(page, "look-misfit")
