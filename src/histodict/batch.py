@@ -390,21 +390,9 @@ def predict_images(
     if anndata:
         check_patch_level(model)
         check_statistics_match(model, atom_statistics)
-    settings = {
-        "model": model_digest,
-        "version": version("histodict"),
-        "output version": _OUTPUT_VERSION,
-    }
-    run = ResultsFolder(folder, settings, model.table)
     size_option = PixelSizeOption.from_mpp(mpp)
     keys = [output_key(record.path) for record in images]
-    restricted = "set" if any(record.region_of_interest for record in images) else None
-    options = {
-        "--mpp": size_option.default,
-        "--override-mpp": size_option.override,
-        "--within": restricted,
-    }
-    run.begin(keys, options)
+    run = _open_results(model, model_digest, folder, keys, images, size_option)
     statistics = atom_statistics.absolute() if atom_statistics else None
     tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
@@ -447,6 +435,31 @@ def predict_images(
         save_project(folder / "qupath", model.class_names_, project_images)
     rows, regions = _rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+
+
+def _open_results(
+    model: Model,
+    model_digest: str,
+    folder: Path,
+    keys: Sequence[str],
+    images: Sequence[ImageRecord],
+    size_option: PixelSizeOption,
+) -> ResultsFolder:
+    """Open the results folder of a run; raise ValueError if it has results of other options."""
+    settings = {
+        "model": model_digest,
+        "version": version("histodict"),
+        "output version": _OUTPUT_VERSION,
+    }
+    run = ResultsFolder(folder, settings, model.table)
+    restricted = "set" if any(record.region_of_interest for record in images) else None
+    options = {
+        "--mpp": size_option.default,
+        "--override-mpp": size_option.override,
+        "--within": restricted,
+    }
+    run.begin(keys, options)
+    return run
 
 
 def _complete(

@@ -42,9 +42,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..datasets.manifest import Manifest
+    from ..evaluation import Evaluation
     from ..model_selection.splits import Splits
     from ..models import Plan
     from ..models.recipe import Recipe
@@ -242,18 +243,23 @@ def evaluate(
             {"results": evaluation.values, "comparisons": evaluation.comparisons, "notes": notes}
         )
     else:
-        if region:
-            _print_values(evaluation.values, list(evaluation.measures), " of patches")
-        else:
-            _print_values(evaluation.values, [evaluation.main_measure])
-        for warning in evaluation.interval_warnings:
-            warn(warning)
-        for note in selection_text(evaluation):
-            warn(note, "Note")
+        _print_evaluation(evaluation, selection_text(evaluation))
         typer.echo(f"See {output / 'report.html'}")
     exit_with_failures(
         f"{f.task.method}, {f.task.split.name}: {f.error}" for f in evaluation.failures
     )
+
+
+def _print_evaluation(evaluation: Evaluation, notes: Iterable[str]) -> None:
+    """Print the scores of the methods, the warnings and notes."""
+    if evaluation.region:
+        _print_values(evaluation.values, list(evaluation.measures), " of patches")
+    else:
+        _print_values(evaluation.values, [evaluation.main_measure])
+    for warning in evaluation.interval_warnings:
+        warn(warning)
+    for note in notes:
+        warn(note, "Note")
 
 
 def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:

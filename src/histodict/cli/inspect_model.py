@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -187,17 +187,22 @@ def atoms(
         )
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
-        labels = {
-            str(n): [atom.label for atom in confounded]
-            for n, confounded in confounded_of_members.items()
-        }
-        member_content = (
-            {"confounded_atoms_of_other_base_models": labels} if confounded_of_members else {}
-        )
-        print_json({"page": str(output)} | to_json_dict(report, names) | member_content)
+        content = {"page": str(output)} | to_json_dict(report, names)
+        print_json(content | _members_content(confounded_of_members))
         return
     shown = sum(len(use.atoms) for use in report.classes)
     typer.echo(f"{shown} atoms, from {len(report.labels)} patches. Open {output}")
+
+
+def _members_content(confounded_of_members: dict[int, list[AtomStatistics]]) -> dict[str, Any]:
+    """Return the labels of confounded atoms of the other base models as JSON values."""
+    if not confounded_of_members:
+        return {}
+    labels = {
+        str(n): [atom.label for atom in confounded]
+        for n, confounded in confounded_of_members.items()
+    }
+    return {"confounded_atoms_of_other_base_models": labels}
 
 
 def _warn_confounded_atoms(confounded: list[AtomStatistics], prefix: str, hint: str) -> None:

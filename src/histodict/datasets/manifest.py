@@ -470,19 +470,26 @@ def _columns(
     if "mask" in indices and missing == ["label"]:
         return indices
     if missing:
-        how = hint(
-            python=f", or name them with columns={{{missing[0]!r}: …}}",
-            cli=f", or name them with --column {missing[0]}=NAME",
-            web="",
-        )
-        if missing[0] == "path" and "slide" in indices:
-            how += ". If the slides have feature files, name their folder with "
-            how += hint(python="features=…", cli="--features")
-        raise ManifestError(
-            f"{path}: no column for {' and '.join(missing)}; the columns are "
-            f"{shorten(header)}. Rename them{how}"
-        )
+        raise _missing_columns_error(path, header, missing, has_slides="slide" in indices)
     return indices
+
+
+def _missing_columns_error(
+    path: Path, header: list[str], missing: Sequence[str], *, has_slides: bool
+) -> ManifestError:
+    """Return the error for a table without columns for the fields `missing`."""
+    how = hint(
+        python=f", or name them with columns={{{missing[0]!r}: …}}",
+        cli=f", or name them with --column {missing[0]}=NAME",
+        web="",
+    )
+    if missing[0] == "path" and has_slides:
+        how += ". If the slides have feature files, name their folder with "
+        how += hint(python="features=…", cli="--features")
+    return ManifestError(
+        f"{path}: no column for {' and '.join(missing)}; the columns are "
+        f"{shorten(header)}. Rename them{how}"
+    )
 
 
 def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:

@@ -534,20 +534,20 @@ def collect_atom_report(
 def confounded_atoms_of_members(
     model: Model,
     manifest: Manifest,
-    but: int,
+    excluded_member: int,
     cache: Path | None = None,
     callback: Callback = no_callback,
 ) -> dict[int, list[AtomStatistics]]:
     """Return the site-confounded atoms of the other ensemble members, by member number from 1.
 
-    `but` is the number of the member that is excluded. Members without atoms are omitted.
+    The member with the number `excluded_member` and members without atoms are omitted.
     """
     sites = {record.site for record in manifest.records if record.site}
     if model.n_estimators_ == 1 or len(sites) < 2:
         return {}
     confounded = {}
     for number, estimator in enumerate(model.estimators_, 1):  # type: ignore[union-attr]
-        if number != but and estimator.model_.atoms() is not None:
+        if number != excluded_member and estimator.model_.atoms() is not None:
             report = collect_atom_report(
                 estimator, manifest, n_atoms=1, cache=cache, callback=callback
             )

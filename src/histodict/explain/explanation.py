@@ -100,20 +100,23 @@ def group_by_concept(
             continue
         indices.sort(key=lambda a: -statistics.usage[a])
         class_names = {classes[int(atoms.classes[a])] for a in indices}
+        usage, reference_usage, reference_contribution = _usage(own, indices, classes)
         contributions.append(
             ConceptContribution(
-                concept.name,
-                class_names.pop() if len(class_names) == 1 else "",
-                own.factor * own.parts[:, indices].sum(axis=1),
-                *_usage(own, indices, classes),
-                _activity_map(own, indices),
-                concept.group,
-                concept.artefact,
-                concept.is_named,
-                tuple(indices),
-                float(atoms.signs[indices[0]]),
-                own.member,
-                is_ensemble,
+                name=concept.name,
+                class_name=class_names.pop() if len(class_names) == 1 else "",
+                adds=own.factor * own.parts[:, indices].sum(axis=1),
+                usage=usage,
+                reference_usage=reference_usage,
+                reference_contribution=reference_contribution,
+                usage_map=_activity_map(own, indices),
+                group=concept.group,
+                artefact=concept.artefact,
+                is_named=concept.is_named,
+                atoms=tuple(indices),
+                sign=float(atoms.signs[indices[0]]),
+                member=own.member,
+                of_ensemble=is_ensemble,
             )
         )
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from functools import partial
@@ -62,6 +62,50 @@ def _no_groups(n_images: int) -> str:
         "model are too confident. In cross-validation, scikit-learn passes groups to fit after "
         "sklearn.set_config(enable_metadata_routing=True) and model.set_fit_request(groups=True)"
     )
+
+
+def _fit_members(
+    build_member: Callable[[Recipe], TissueClassifier],
+    evaluations: Sequence[MemberEvaluation],
+    manifest: Manifest,
+    progress: Callback,
+    executor: Executor | None,
+    start_from: TissueClassifier | None,
+) -> tuple[list[TissueClassifier], list[MemberEvaluation]]:
+    """Fit the members whose evaluation did not fail.
+
+    Returns
+    -------
+    estimators : fitted members
+    evaluations : the evaluations, with the error message of members that could not be fitted
+
+    Raises
+    ------
+    ImageError
+        If no member can be fitted.
+    """
+    estimators: list[TissueClassifier] = []
+    results: list[MemberEvaluation] = []
+    for i, evaluation in enumerate(evaluations):
+        progress(Progress("members", i, len(evaluations)))
+        results.append(evaluation)
+        if evaluation.failure:
+            continue
+        try:
+            estimator = build_member(evaluation.recipe).fit(
+                manifest,
+                callback=progress,
+                executor=executor if evaluation.recipe.is_patch_level else None,
+                start_from=start_from,
+            )
+        except ImageError as error:  # possible if the recipe was not evaluated before
+            if not estimators:
+                raise
+            results[i] = replace(evaluation, failure=str(error))
+        else:
+            estimators.append(estimator)
+    progress(Progress("members", len(evaluations), len(evaluations)))
+    return estimators, results
 
 
 class EnsembleClassifier(ImageClassifier):
@@ -248,26 +292,10 @@ class EnsembleClassifier(ImageClassifier):
                 evaluations = cross_validate_recipes(
                     self.recipes, member, manifest, splits, runs, progress, executor
                 )
-            fitted.estimators_ = []
-            trained: list[MemberEvaluation] = []
-            for i, evaluation in enumerate(evaluations):
-                progress(Progress("members", i, len(evaluations)))
-                if evaluation.failure:
-                    continue
-                member_executor = executor if evaluation.recipe.is_patch_level else None
-                fit = member(evaluation.recipe).fit
-                try:
-                    estimator = fit(
-                        manifest, callback=progress, executor=member_executor, start_from=start
-                    )
-                except ImageError as error:  # possible if the recipe was not evaluated before
-                    if not trained:
-                        raise
-                    evaluations[i] = replace(evaluation, failure=str(error))
-                    continue
-                fitted.estimators_.append(estimator)
-                trained.append(evaluation)
-            progress(Progress("members", len(evaluations), len(evaluations)))
+            fitted.estimators_, evaluations = _fit_members(
+                member, evaluations, manifest, progress, executor, start
+            )
+            trained = [evaluation for evaluation in evaluations if not evaluation.failure]
             fitted._fit_combination(trained, manifest, is_evaluated=bool(splits))
         weights = iter(fitted.combination_.weights.tolist())
         fitted.training_info_["estimators"] = [

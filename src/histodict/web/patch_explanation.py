@@ -85,12 +85,8 @@ def explain(
         "side": grid.patch_side,
     }
     if predicted == NO_TISSUE:
-        message = f"{NO_TISSUE_HERE}. Patches without tissue are excluded."
-        if prepared_image.quality is not None and not prepared_image.quality.is_usable(
-            *centre_of(patch_map, row, column)
-        ):
-            message = "This tissue is excluded: it is blurred, folded or under pen marks."
-        return patch_fields | {"winner": None, "words": message}
+        reason = _exclusion_reason(prepared_image, centre_of(patch_map, row, column))
+        return patch_fields | {"winner": None, "words": reason}
     patches = model.model_
     patch = grid.read(prepared_image, slice(row, row + 1), slice(column, column + 1))
     normalized = prepared_image.normalize(patch)[0]
@@ -110,6 +106,16 @@ def explain(
             for n, value in (gallery.nearest_patches(code) if gallery else [])
         ],
     }
+
+
+def _exclusion_reason(
+    prepared_image: PreparedImage, centre: tuple[NDArray[np.float64], NDArray[np.float64]]
+) -> str:
+    """Return why a patch around this point is not predicted."""
+    quality = prepared_image.quality
+    if quality is not None and not quality.is_usable(*centre):
+        return "This tissue is excluded: it is blurred, folded or under pen marks."
+    return f"{NO_TISSUE_HERE}. Patches without tissue are excluded."
 
 
 def _vector_of(

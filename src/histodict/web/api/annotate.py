@@ -302,14 +302,8 @@ def images(call: ApiRequest) -> dict[str, Any]:
     }
     if not ids:
         return counts | {"next": [], "suggested": []}
-    labelled_descriptors = [
-        _cached_descriptor(call, record)
-        for record in _evenly_spaced(list(labelled.values()), _MAX_COMPARED)
-    ]
     descriptors = np.stack(list(descriptor_of.values()))
-    known = np.array(
-        [descriptor for descriptor in labelled_descriptors if descriptor is not None]
-    ).reshape(-1, descriptors.shape[1])
+    known = _labelled_descriptors(call, list(labelled.values()), descriptors.shape[1])
     margins = [_margin(call, unlabelled[image_id]) for image_id in ids]
     predicted = [index for index, item in enumerate(margins) if item is not None]
     unpredicted = [index for index, item in enumerate(margins) if item is None]
@@ -360,6 +354,16 @@ def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
     if len(items) <= n_max:
         return items
     return [items[index] for index in np.linspace(0, len(items) - 1, n_max).astype(int)]
+
+
+def _labelled_descriptors(
+    call: ApiRequest, labelled: list[ImageRecord], n_features: int
+) -> NDArray[np.float64]:
+    """Return the descriptors of at most `_MAX_COMPARED` labelled images: (n, n_features)."""
+    descriptors = [
+        _cached_descriptor(call, record) for record in _evenly_spaced(labelled, _MAX_COMPARED)
+    ]
+    return np.array([each for each in descriptors if each is not None]).reshape(-1, n_features)
 
 
 def _cached_descriptor(call: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:
