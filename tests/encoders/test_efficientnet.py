@@ -120,9 +120,9 @@ def random_block(n_in: int, n_out: int, stride: int, side: int) -> Block:
 
 def test_block_adds_its_input_if_the_shape_is_the_same():
     x = torch.randn(1, 4, 6, 6)
-    for n_out, stride, adds in ((4, 1, True), (4, 2, False), (5, 1, False)):
+    for n_out, stride, has_shortcut in ((4, 1, True), (4, 2, False), (5, 1, False)):
         block = random_block(4, n_out, stride, 3)
-        assert block.adds == adds
+        assert block.has_shortcut == has_shortcut
     block = random_block(4, 4, 1, 3)
     stored = x.clone()
     bare = block.project(block.depthwise(block.expand(x)))

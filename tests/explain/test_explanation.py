@@ -70,13 +70,15 @@ def test_contributions_add_up_to_the_score_of_every_model(models, manifest, kind
     model = models(kind)
     path = manifest.records[-1].path
     explanation = model.explain(path)
-    total = explanation.constant + sum(part.adds for part in explanation.parts)
+    total = explanation.constant + sum(part.contribution for part in explanation.parts)
     np.testing.assert_allclose(total, explanation.scores, atol=1e-6, rtol=0)
     prediction = model.predict_one(path)
     if kind != "regions":
         assert explanation.scores.tolist() == list(prediction.scores)
     again = load(model.save(tmp_path / "m.histodict")).explain(path)
-    np.testing.assert_allclose([p.adds for p in again.parts], [p.adds for p in explanation.parts])
+    np.testing.assert_allclose(
+        [p.contribution for p in again.parts], [p.contribution for p in explanation.parts]
+    )
     assert again.summary() == explanation.summary()
 
 
@@ -95,7 +97,7 @@ def test_constant_of_proportions_has_the_abstaining_patches(models, manifest):
     explanation = model.explain(manifest.records[0].path)
     np.testing.assert_allclose(explanation.constant, model.aggregator_.bias, atol=1e-3)
     weight = model.aggregator_.weights[0, 0]
-    shares = np.array([part.adds[0] / weight for part in explanation.parts])
+    shares = np.array([part.contribution[0] / weight for part in explanation.parts])
     assert (shares >= -1e-9).all() and shares.sum() == pytest.approx(
         model.predict_one(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
     )
@@ -161,7 +163,7 @@ def _make_explanation(excess, score=1.0):
         for i, value in enumerate(excess)
     ]
     scores = np.array([score])
-    constant = scores - sum(part.adds for part in parts)
+    constant = scores - sum(part.contribution for part in parts)
     prediction = SimpleNamespace(label="b", top_label="b", path="x")
     return Explanation(prediction, ("a", "b"), scores, constant, parts)
 
@@ -281,7 +283,7 @@ def test_atoms_of_one_name_form_one_concept(models, manifest):
     )
     explanation = named.explain(path)
     merged = next(part for part in explanation.parts if part.name == "dark nuclei")
-    np.testing.assert_allclose(merged.adds, sum(before[name].adds for name in used))
+    np.testing.assert_allclose(merged.contribution, sum(before[name].contribution for name in used))
     assert merged.group == "nuclei" and merged.class_name == model.classes_[1]
     assert explanation.scores.tolist() == model.explain(path).scores.tolist()
 
@@ -372,12 +374,14 @@ def test_member_contributions_add_up_and_their_concepts_have_unique_names(models
     for record in manifest.records:
         explanation = model.explain(record.path)
         assert [vote.member for vote in explanation.votes] == [0, 1]
-        total = sum(vote.adds for vote in explanation.votes) + model.combination_.offset
+        total = sum(vote.contribution for vote in explanation.votes) + model.combination_.offset
         np.testing.assert_allclose(total, explanation.scores, rtol=1e-6)
         names = [row["name"] for row in explanation.to_dict()["concepts"]]
         assert len(set(names)) == len(names)
         assert all(name.startswith(("base model 1: ", "base model 2: ")) for name in names)
-        n_agree = sum(explanation.margin_to_runner_up(vote.adds) > 0 for vote in explanation.votes)
+        n_agree = sum(
+            explanation.margin_to_runner_up(vote.contribution) > 0 for vote in explanation.votes
+        )
         assert f"({n_agree} of 2 base models agree)" in explanation.summary()
     assert models("margin").explain(manifest.records[0].path).votes == []
 

@@ -372,13 +372,13 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     rival = explanation.classes[explanation.rival]
     if explanation.votes:
         votes = [
-            [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.adds):+.3g}"]
+            [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.contribution):+.3g}"]
             for v in explanation.votes
         ]
         print_table(("base model", "description", f"contribution to {predicted}"), votes)
     rows = []
     for part in explanation.concepts[:n_shown]:
-        contribution = explanation.margin_to_runner_up(part.adds)
+        contribution = explanation.margin_to_runner_up(part.contribution)
         excess = explanation.excess_over_reference(part)
         usage = "" if part.usage is None else percent(part.usage)
         numbers = [f"{value:+.3g}" for value in (contribution, contribution - excess, excess)]

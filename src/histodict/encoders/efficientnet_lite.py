@@ -168,12 +168,12 @@ class Block(torch.nn.Module):
         self.stride, self.receptive_radius = depthwise.stride, depthwise.receptive_radius
         self.n_wide = len(depthwise.weight)
         n_in = self.n_wide if expand is None else expand.weight.shape[1]
-        self.adds = self.stride == 1 and n_in == len(project.weight)
+        self.has_shortcut = self.stride == 1 and n_in == len(project.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the block."""
         y: torch.Tensor = self.project(self.depthwise(self.expand(x)))
-        return y.add_(x) if self.adds else y
+        return y.add_(x) if self.has_shortcut else y
 
 
 class Strips(torch.nn.Module):

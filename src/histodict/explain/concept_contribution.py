@@ -68,7 +68,7 @@ class ConceptContribution:
     Attributes
     ----------
     class_name : class of the atoms; empty for a whole model and for atoms of several classes
-    adds : (n_scores,), contribution to the scores
+    contribution : (n_scores,), contribution to the scores
     usage : fraction of the patches that use the concept; None for a whole model
     reference_usage, reference_contribution : for each class, the values of its training patches
     usage_map : (rows, columns), fraction of the patches that use it; NaN on background
@@ -78,7 +78,7 @@ class ConceptContribution:
 
     name: str
     class_name: str
-    adds: NDArray[np.float64]
+    contribution: NDArray[np.float64]
     usage: float | None = None
     reference_usage: dict[str, float] = field(default_factory=dict)
     reference_contribution: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class MemberContribution:
 
     member: int
     name: str
-    adds: NDArray[np.float64]
+    contribution: NDArray[np.float64]
 
 
 # Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.

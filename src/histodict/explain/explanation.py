@@ -85,11 +85,16 @@ def group_by_concept(
     """Group the contributions of a model by concept; one part for a model without atoms."""
     atoms = own.model.atoms()
     if atoms is None or own.parts is None or own.activity is None:
-        name, adds = own.model.recipe.method, own.factor * own.scores
+        name, contribution = own.model.recipe.method, own.factor * own.scores
         reason = own.model.no_atoms_reason()
         return [
             ConceptContribution(
-                name, "", adds, member=own.member, of_ensemble=is_ensemble, no_atoms_reason=reason
+                name,
+                "",
+                contribution,
+                member=own.member,
+                of_ensemble=is_ensemble,
+                no_atoms_reason=reason,
             )
         ]
     labels, statistics = atom_labels(atoms.classes, classes), own.activity.patch_statistics
@@ -105,7 +110,7 @@ def group_by_concept(
             ConceptContribution(
                 name=concept.name,
                 class_name=class_names.pop() if len(class_names) == 1 else "",
-                adds=own.factor * own.parts[:, indices].sum(axis=1),
+                contribution=own.factor * own.parts[:, indices].sum(axis=1),
                 usage=usage,
                 reference_usage=reference_usage,
                 reference_contribution=reference_contribution,
@@ -160,7 +165,7 @@ _MIN_SHARE = 0.5  # share of the score from which the largest contributions are 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Prediction and its contributions: scores = constant + Σ adds.
+    """Prediction and its contributions: scores = constant + Σ contribution.
 
     Attributes
     ----------
@@ -225,7 +230,7 @@ class Explanation:
         float
         """
         reference = part.reference_contribution.get(self.classes[self.rival])
-        return self.margin_to_runner_up(part.adds) - (
+        return self.margin_to_runner_up(part.contribution) - (
             0.0 if reference is None else self.margin_to_runner_up(reference)
         )
 
@@ -286,7 +291,7 @@ class Explanation:
         return [*rows, ("score", score, score - difference, difference)]
 
     def _sums_of(self, parts: Sequence[ConceptContribution]) -> tuple[float, float, float]:
-        contribution = float(sum(self.margin_to_runner_up(part.adds) for part in parts))
+        contribution = float(sum(self.margin_to_runner_up(part.contribution) for part in parts))
         excess = float(sum(self.excess_over_reference(part) for part in parts))
         return contribution, contribution - excess, excess
 
@@ -312,7 +317,9 @@ class Explanation:
             if self.excess_over_reference(part) <= 0:
                 break
             replaced.append(part)
-            scores -= part.adds - part.reference_contribution.get(self.classes[self.rival], 0.0)
+            scores -= part.contribution - part.reference_contribution.get(
+                self.classes[self.rival], 0.0
+            )
             if self._is_predicted(self.rival, scores):
                 return replaced
         return None
@@ -400,9 +407,9 @@ class Explanation:
         -------
         bool
         """
-        if len(vote.adds) == 1:
-            return self.margin_to_runner_up(vote.adds) > 0
-        return int(vote.adds.argmax()) == self.predicted_class
+        if len(vote.contribution) == 1:
+            return self.margin_to_runner_up(vote.contribution) > 0
+        return int(vote.contribution.argmax()) == self.predicted_class
 
     def _describe_prediction(self) -> str:
         name = self.classes[self.predicted_class]
@@ -477,7 +484,11 @@ class Explanation:
             "summary": self.summary(),
             "change": self.describe_change(),
             "base_models": [
-                {"member": vote.member + 1, "name": vote.name, "contribution": vote.adds.tolist()}
+                {
+                    "member": vote.member + 1,
+                    "name": vote.name,
+                    "contribution": vote.contribution.tolist(),
+                }
                 for vote in self.votes
             ],
             "concepts": [self._row(part) for part in self.ordered],
@@ -491,7 +502,7 @@ class Explanation:
             "artefact": part.artefact,
             "usage": part.usage,
             "reference_usage": part.reference_usage,
-            "contribution": part.adds.tolist(),
+            "contribution": part.contribution.tolist(),
             "difference": self.excess_over_reference(part),
         }
 
@@ -537,7 +548,7 @@ def explain(
     parts = [
         part for each in contributions for part in group_by_concept(each, classes, is_ensemble)
     ]
-    constant = scores - np.sum([part.adds for part in parts], axis=0)
+    constant = scores - np.sum([part.contribution for part in parts], axis=0)
     votes = [
         MemberContribution(each.member, each.name, each.factor * each.scores)
         for each in contributions

@@ -65,7 +65,7 @@ def _image(
         return head | {"rows": [], "members": [], "uri": "", "sums": []}
     shown = explanation.concepts[:n_parts]
     max_excess = max((abs(explanation.excess_over_reference(part)) for part in shown), default=0.0)
-    votes = [explanation.margin_to_runner_up(vote.adds) for vote in explanation.votes]
+    votes = [explanation.margin_to_runner_up(vote.contribution) for vote in explanation.votes]
     max_vote = max(map(abs, votes), default=0.0)
     return head | {
         "uri": _map_image(explanation, record),
@@ -101,7 +101,7 @@ def _row(
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
         "usage": "" if part.usage is None else percent(part.usage),
         "reference": part.describe_reference(rival),
-        "contribution": f"{explanation.margin_to_runner_up(part.adds):+.3g}",
+        "contribution": f"{explanation.margin_to_runner_up(part.contribution):+.3g}",
         "uri": _atom_image(model, part),
         "map": _map(explanation, part, record),
     } | _bar(explanation.excess_over_reference(part), max_excess)
