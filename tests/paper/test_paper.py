@@ -501,7 +501,7 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
 
 
 def test_invalid_arguments_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="WHAT must be one of bases, codes"):
+    with pytest.raises(ValueError, match="choose from bases, codes"):
         reproduce("everything", output=tmp_path)
     with pytest.raises(ValueError, match="folder or data set not found"):
         reproduce("bases", "nowhere", tmp_path)

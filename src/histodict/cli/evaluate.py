@@ -322,7 +322,7 @@ class ReproduceOptions:
 
 def reproduce(
     *,
-    what: Annotated[
+    experiment: Annotated[
         str,
         typer.Argument(
             help="Experiment: bases, codes, accuracy, confusion, roc, training-patches, "
@@ -359,7 +359,7 @@ def reproduce(
         check_disk_space(output, _REPORT_BYTES)
         set_resume_hint("finished trainings")
         outcomes = run_experiments(
-            what,
+            experiment,
             data,
             output,
             sizes=QUICK if quick else FULL,

@@ -78,7 +78,7 @@ _LEAD = (
 
 
 def reproduce(
-    what: str = ALL,
+    experiment: str = ALL,
     data: Path | str = SYNTHETIC,
     output: Path | str = "histodict-paper",
     *,
@@ -91,7 +91,7 @@ def reproduce(
 
     Parameters
     ----------
-    what : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
+    experiment : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
         skipped
     data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
@@ -100,19 +100,21 @@ def reproduce(
     choice : methods, preset, settings, repeats
     work : numbers of processes and threads, and progress
     """
-    if what not in EXPERIMENT_NAMES:
-        raise ValueError(f"WHAT must be one of {', '.join(EXPERIMENT_NAMES)}, not {what!r}")
+    if experiment not in EXPERIMENT_NAMES:
+        raise ValueError(
+            f"experiment {experiment!r} does not exist; choose from {', '.join(EXPERIMENT_NAMES)}"
+        )
     output = Path(output)
     outcomes: list[Outcome] = []
-    if what != complexity.NAME:
+    if experiment != complexity.NAME:
         for dataset in _datasets(data, output, sizes, part):
             folder = output / dataset.name
             work_here = replace(work, cache=folder / "cache")
             setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
-            for outcome in _run_on(setting, what):
+            for outcome in _run_on(setting, experiment):
                 outcomes.append(replace(outcome, warnings=dataset.warnings))
                 _write(outcomes[-1], output, dataset.name)
-    if what in (complexity.NAME, ALL):
+    if experiment in (complexity.NAME, ALL):
         outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
         _write(outcomes[-1], output, "")
     return outcomes
@@ -129,14 +131,14 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
 
-def _run_on(setting: Setting, what: str) -> Iterator[Outcome]:
-    for name, experiment in EXPERIMENTS.items():
-        if what not in (name, ALL):
+def _run_on(setting: Setting, experiment: str) -> Iterator[Outcome]:
+    for name, run_experiment in EXPERIMENTS.items():
+        if experiment not in (name, ALL):
             continue
         try:
-            yield experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
+            yield run_experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
         except NotPossibleError:
-            if what != ALL:
+            if experiment != ALL:
                 raise
 
 

@@ -41,17 +41,19 @@ class Figures:
     If training sizes were compared, all figures except `sizes` show the largest.
     """
 
-    def __init__(self, done: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
-        self.done = done
+    def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
+        self.evaluation = evaluation
         self.images = images
         self.folder = folder
 
     def intervals(self) -> list[str]:
         """Draw one chart of estimates with intervals per measure."""
-        chance_level = {"balanced accuracy": 1 / len(self.done.classes), "AUC": 0.5}
-        size, charts = self.done.shown_size, []
-        for metric in self.done.measures:
-            values = {name: self.done.value(name, metric, size) for name in self.done.methods}
+        chance_level = {"balanced accuracy": 1 / len(self.evaluation.classes), "AUC": 0.5}
+        size, charts = self.evaluation.shown_size, []
+        for metric in self.evaluation.measures:
+            values = {
+                name: self.evaluation.value(name, metric, size) for name in self.evaluation.methods
+            }
             rows = [_estimate(row, name) for name, row in values.items()]
             reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
@@ -61,52 +63,58 @@ class Figures:
 
     def differences(self) -> str | None:
         """Draw the paired differences of methods; None if nothing was compared."""
-        rows = [r for r in self.done.comparisons if r["n_per_class"] == self.done.shown_size]
+        rows = [
+            r for r in self.evaluation.comparisons if r["n_per_class"] == self.evaluation.shown_size
+        ]
         if not rows:
             return None
         estimates = [
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
-        label = f"{self.done.main_measure} of {rows[0]['method']} minus that of …"
+        label = f"{self.evaluation.main_measure} of {rows[0]['method']} minus that of …"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
         return self._rendered(intervals_svg, "differences", estimates, label, limits, reference, 1)
 
     def sizes(self) -> str | None:
         """Draw the first measure against the training images per class; None for one size."""
-        sizes = self.done.sizes()
+        sizes = self.evaluation.sizes()
         if len(sizes) < 2:
             return None
         curves = {}
-        for method in self.done.methods:
-            rows = [self.done.value(method, self.done.main_measure, size) for size in sizes]
+        for method in self.evaluation.methods:
+            rows = [
+                self.evaluation.value(method, self.evaluation.main_measure, size) for size in sizes
+            ]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        labels = self.done.main_measure, "training images per class"
+        labels = self.evaluation.main_measure, "training images per class"
         return self._rendered(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
         """Draw ROC curves of two classes or of patches, pooled over repeats and seeds."""
-        if len(self.done.classes) != 2:
+        if len(self.evaluation.classes) != 2:
             return None
         curves = {}
-        for method in self.done.methods:
-            curves[method] = self._patch_roc(method) if self.done.region else self._roc(method)
+        for method in self.evaluation.methods:
+            curves[method] = (
+                self._patch_roc(method) if self.evaluation.region else self._roc(method)
+            )
         return self._rendered(roc_curves_svg, "roc", curves)
 
     def _roc(self, method: str) -> metrics.RocCurve:
-        repeats = self.done.repeats(method, self.done.shown_size, "scores")
+        repeats = self.evaluation.repeats(method, self.evaluation.shown_size, "scores")
         labels = np.concatenate([repeat.labels for repeat in repeats])
         scores = np.concatenate([repeat.predictions for repeat in repeats])
-        return metrics.roc_curve(labels, scores, positive=self.done.classes[1])
+        return metrics.roc_curve(labels, scores, positive=self.evaluation.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
         """Return the curve of the first repeat and seed, as each has its own bins."""
-        first, *_ = self.done.repeats(method, self.done.shown_size, "counts")
+        first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
 
     def calibration(self) -> dict[str, Any] | None:
         """Return calibration scores and curves of the methods that give probabilities."""
         rows, curves = [], {}
-        for method in self.done.methods:
+        for method in self.evaluation.methods:
             predictions = [
                 (image.record.label, probabilities, image.result.predicted.prediction_sets[image.i])
                 for image in self.images
@@ -119,8 +127,8 @@ class Figures:
                 [label for label, _, _ in predictions],
                 np.array([probabilities for _, probabilities, _ in predictions]),
             )
-            is_binary = len(self.done.classes) == 2
-            p, positive = (p[:, 1], self.done.classes[1]) if is_binary else (p, None)
+            is_binary = len(self.evaluation.classes) == 2
+            p, positive = (p[:, 1], self.evaluation.classes[1]) if is_binary else (p, None)
             curves[method] = metrics.calibration_curve(labels, p, positive=positive)
             figures = {
                 "brier": metrics.brier_score(labels, p, positive=positive),
@@ -189,27 +197,27 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
 # --- data, protocol and provenance ----------------------------------------------------------------
 
 
-def _about(done: Evaluation) -> dict[str, Any]:
-    origin = provenance(done)
+def _about(evaluation: Evaluation) -> dict[str, Any]:
+    origin = provenance(evaluation)
     return {
-        "title": f"Evaluation: {_subject(done)}",
-        "methods": done.methods,
-        "classes": done.classes,
-        "region": done.region,
-        "by_image": tables.split_by_image(done),
-        "n_shared": tables.n_shared_patients(done),
-        "warnings": [*done.manifest.warnings, *map(str, done.confounders)],
+        "title": f"Evaluation: {_subject(evaluation)}",
+        "methods": evaluation.methods,
+        "classes": evaluation.classes,
+        "region": evaluation.region,
+        "by_image": tables.split_by_image(evaluation),
+        "n_shared": tables.n_shared_patients(evaluation),
+        "warnings": [*evaluation.manifest.warnings, *map(str, evaluation.confounders)],
         "failures": origin["failures"],
-        "data": tables.data_summary(done),
-        "class_rows": tables.class_rows(done),
-        "protocol": tables.protocol_summary(done),
+        "data": tables.data_summary(evaluation),
+        "class_rows": tables.class_rows(evaluation),
+        "protocol": tables.protocol_summary(evaluation),
         "recipes": [
             {
                 "name": name,
                 "summary": get_method(plan.recipe.method).summary,
                 "settings": tables.describe_plan(plan),
             }
-            for name, plan in done.plans.items()
+            for name, plan in evaluation.plans.items()
         ],
         "provenance": [
             ("Images and labels", origin["manifest_digest"]),
@@ -221,58 +229,62 @@ def _about(done: Evaluation) -> dict[str, Any]:
     }
 
 
-def _subject(done: Evaluation) -> str:
-    return f"regions of {done.region}" if done.region else " / ".join(done.classes)
+def _subject(evaluation: Evaluation) -> str:
+    return (
+        f"regions of {evaluation.region}" if evaluation.region else " / ".join(evaluation.classes)
+    )
 
 
 # --- results ------------------------------------------------------------------------------------
 
 
-def _results(done: Evaluation) -> dict[str, Any]:
+def _results(evaluation: Evaluation) -> dict[str, Any]:
     return {
-        "facts": _headline(done),
-        "sizes": done.sizes(),
-        "shown_size": done.shown_size,
-        "metrics": list(done.measures),
-        "main_measure": done.main_measure,
+        "facts": _headline(evaluation),
+        "sizes": evaluation.sizes(),
+        "shown_size": evaluation.shown_size,
+        "metrics": list(evaluation.measures),
+        "main_measure": evaluation.main_measure,
         "values": [
-            [done.value(method, metric, size) for metric in done.measures]
-            for size in done.sizes()
-            for method in done.methods
+            [evaluation.value(method, metric, size) for metric in evaluation.measures]
+            for size in evaluation.sizes()
+            for method in evaluation.methods
         ],
         "format_interval": tables.format_interval,
-        "selection": [*done.interval_warnings, *tables.selection_text(done)],
-        "no_error": any(row["low"] == row["high"] for row in done.values),
-        "cross_validated": done.gathered.cross_validated,
-        "n_draws": provenance(done)["draws_of_patients"],
-        "n_patients": max(row["n_patients"] for row in done.values),
-        "comparisons": done.comparisons,
-        "timing": _timing(done),
-        "card": model_card(done),
-        "checklist": checklist(done),
+        "selection": [*evaluation.interval_warnings, *tables.selection_text(evaluation)],
+        "no_error": any(row["low"] == row["high"] for row in evaluation.values),
+        "cross_validated": evaluation.gathered.cross_validated,
+        "n_draws": provenance(evaluation)["draws_of_patients"],
+        "n_patients": max(row["n_patients"] for row in evaluation.values),
+        "comparisons": evaluation.comparisons,
+        "timing": _timing(evaluation),
+        "card": model_card(evaluation),
+        "checklist": checklist(evaluation),
         "not_recorded": tables.NOT_RECORDED,
     }
 
 
-def _errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
+def _errors(evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
     """Write the tables of confusion matrices and errors; return their content for the page."""
-    matrices = tables.confusion_matrices(done, shown)
-    write_table(folder / "confusion", tables.confusion_rows(done, matrices))
-    write_table(folder / "errors", tables.error_rows(done, shown), _ERROR_COLUMNS)
+    matrices = tables.confusion_matrices(evaluation, shown)
+    write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
+    write_table(folder / "errors", tables.error_rows(evaluation, shown), _ERROR_COLUMNS)
     return {
         "confusion_matrices": matrices,
-        "patients": tables.patient_errors(done, shown),
-        "n_tested_patients": len(tables.tested_patients(done)),
+        "patients": tables.patient_errors(evaluation, shown),
+        "n_tested_patients": len(tables.tested_patients(evaluation)),
         "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
     }
 
 
-def _region_errors(done: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
+def _region_errors(
+    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+) -> dict[str, Any]:
     results = tables.region_results(shown)
-    matrices = tables.patch_confusion_matrices(done, results)
-    write_table(folder / "confusion", tables.confusion_rows(done, matrices))
-    write_table(folder / "errors", tables.patch_error_rows(done, results), _ERROR_COLUMNS)
-    return {"confusion_matrices": matrices, "images": tables.image_errors(done, results)}
+    matrices = tables.patch_confusion_matrices(evaluation, results)
+    write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
+    write_table(folder / "errors", tables.patch_error_rows(evaluation, results), _ERROR_COLUMNS)
+    return {"confusion_matrices": matrices, "images": tables.image_errors(evaluation, results)}
 
 
 def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
@@ -287,22 +299,30 @@ def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
     }
 
 
-def _headline(done: Evaluation) -> list[dict[str, str]]:
-    first = done.methods[0]
-    value = tables.format_interval(done.value(first, done.main_measure, done.shown_size))
-    measure = f"{done.main_measure}{' of the patches' if done.region else ''}"
-    images, patients = len(tables.tested_images(done)), len(tables.tested_patients(done))
+def _headline(evaluation: Evaluation) -> list[dict[str, str]]:
+    first = evaluation.methods[0]
+    value = tables.format_interval(
+        evaluation.value(first, evaluation.main_measure, evaluation.shown_size)
+    )
+    measure = f"{evaluation.main_measure}{' of the patches' if evaluation.region else ''}"
+    images, patients = (
+        len(tables.tested_images(evaluation)),
+        len(tables.tested_patients(evaluation)),
+    )
     return [
         {"value": value, "name": f"{measure} of {first}, with 95 % interval"},
-        {"value": str(len(done.methods)), "name": "methods" if len(done.methods) > 1 else "method"},
+        {
+            "value": str(len(evaluation.methods)),
+            "name": "methods" if len(evaluation.methods) > 1 else "method",
+        },
         {"value": str(images), "name": f"images tested, {pluralize(patients, 'patient')}"},
     ]
 
 
-def _timing(done: Evaluation) -> list[dict[str, Any]]:
+def _timing(evaluation: Evaluation) -> list[dict[str, Any]]:
     rows = []
-    for method in done.methods:
-        rows_of_method = [row for row in done.timing if row["method"] == method]
+    for method in evaluation.methods:
+        rows_of_method = [row for row in evaluation.timing if row["method"] == method]
         train = [row["train_seconds"] for row in rows_of_method]
         per_image = sum(r["test_seconds"] for r in rows_of_method) / sum(
             r["n_test"] for r in rows_of_method

@@ -74,19 +74,19 @@ class ImageResult:
         return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
-def displayed_rows(done: Evaluation) -> list[ImageResult]:
+def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
     """Return the predictions of the methods in the tables, at the largest training size."""
-    methods, size = done.methods, done.shown_size
+    methods, size = evaluation.methods, evaluation.shown_size
     return [
         ImageResult(
             position,
-            done.manifest.records[position],
+            evaluation.manifest.records[position],
             task.method,
             result.predicted.labels[i],
             result,
             i,
         )
-        for result, task in ((result, result.task) for result in done.results)
+        for result, task in ((result, result.task) for result in evaluation.results)
         if task.method in methods and task.split.n_per_class == size
         for i, position in enumerate(task.split.test)
     ]
@@ -95,24 +95,28 @@ def displayed_rows(done: Evaluation) -> list[ImageResult]:
 # --- confusion matrices -------------------------------------------------------------------------
 
 
-def confusion_matrices(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
+def confusion_matrices(
+    evaluation: Evaluation, shown: Sequence[ImageResult]
+) -> list[dict[str, Any]]:
     """Return a confusion matrix of the images per method, over repeats and seeds."""
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
-    for method in done.methods:
-        has_background = any((method, truth, NO_TISSUE_LABEL) in counts for truth in done.classes)
-        labels = [*done.classes, NO_TISSUE_LABEL] if has_background else done.classes
-        table = [[counts[method, truth, label] for label in labels] for truth in done.classes]
+    for method in evaluation.methods:
+        has_background = any(
+            (method, truth, NO_TISSUE_LABEL) in counts for truth in evaluation.classes
+        )
+        labels = [*evaluation.classes, NO_TISSUE_LABEL] if has_background else evaluation.classes
+        table = [[counts[method, truth, label] for label in labels] for truth in evaluation.classes]
         matrices.append({"method": method, "predicted_classes": labels, "counts": table})
     return matrices
 
 
-def confusion_rows(done: Evaluation, matrices: list[dict[str, Any]]) -> list[Row]:
+def confusion_rows(evaluation: Evaluation, matrices: list[dict[str, Any]]) -> list[Row]:
     """Return the confusion matrices as table rows."""
     return [
         {"method": matrix["method"], "truth": truth, "label": label, "n_predictions": n_predictions}
         for matrix in matrices
-        for truth, counts in zip(done.classes, matrix["counts"], strict=True)
+        for truth, counts in zip(evaluation.classes, matrix["counts"], strict=True)
         for label, n_predictions in zip(matrix["predicted_classes"], counts, strict=True)
     ]
 
@@ -120,7 +124,7 @@ def confusion_rows(done: Evaluation, matrices: list[dict[str, Any]]) -> list[Row
 # --- images and patients ------------------------------------------------------------------------
 
 
-def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
+def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     """Return a row per image and method that misclassified it at least once."""
     rows = []
     for results in _grouped(shown, lambda result: result.position):
@@ -130,7 +134,7 @@ def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
             rows.append(
                 {
                     "patient": record.patient,
-                    "image": done.manifest.name(record),
+                    "image": evaluation.manifest.name(record),
                     "truth": record.label,
                     "method": method,
                     "n_predictions": n_predictions,
@@ -141,7 +145,7 @@ def error_rows(done: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     return rows
 
 
-def patient_errors(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
+def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
     """Return patients with errors, most errors first, with counts per method and images."""
     patients = _grouped(shown, lambda result: result.record.patient)
     n_cards = count(1)
@@ -151,8 +155,8 @@ def patient_errors(done: Evaluation, shown: Sequence[ImageResult]) -> list[dict[
     ):
         images = _grouped(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
-        cards = [_card(done, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong]
-        counts = [_errors(results, method)[1:] for method in done.methods]
+        cards = [_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong]
+        counts = [_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
         rows.append(
             {"patient": patient, "n_images": len(images), "counts": counts, "images": cards}
@@ -177,12 +181,12 @@ def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _card(done: Evaluation, image: Sequence[ImageResult], with_image: bool) -> dict[str, Any]:
+def _card(evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool) -> dict[str, Any]:
     record = image[0].record
-    errors = {method: _errors(image, method) for method in done.methods}
+    errors = {method: _errors(image, method) for method in evaluation.methods}
     uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
     return {
-        "name": done.manifest.name(record),
+        "name": evaluation.manifest.name(record),
         "truth": record.label,
         "predictions": [
             f"{m}: {labels} ({n} of {of})" for m, (labels, n, of) in errors.items() if n
@@ -277,16 +281,16 @@ def pixel_size_text(recipe: Recipe) -> str:
     )
 
 
-def selection_text(done: Evaluation) -> list[str]:
+def selection_text(evaluation: Evaluation) -> list[str]:
     """Return warnings about optimistic scores of methods tested on the same images."""
     warnings = []
-    n_methods = len(done.methods)
+    n_methods = len(evaluation.methods)
     if n_methods > 1:
         warnings.append(
             f"Choosing the best of these {n_methods} methods by these scores makes its score too "
             "optimistic. Test the chosen method on further patients."
         )
-    adapted = [name for name in done.methods if name.endswith(UNLABELLED)]
+    adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED)]
     if adapted:
         warnings.append(
             f"The threshold of {' and '.join(adapted)} was adapted to the test images without "
@@ -299,10 +303,12 @@ def selection_text(done: Evaluation) -> list[str]:
 # --- data and protocol --------------------------------------------------------------------------
 
 
-def data_summary(done: Evaluation) -> list[SummaryRow]:
+def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
     """Describe the images, patients, classes, sites and pixel sizes."""
-    records = done.manifest.records
-    per_patient = [done.manifest.patients.count(name) for name in set(done.manifest.patients)]
+    records = evaluation.manifest.records
+    per_patient = [
+        evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
+    ]
     sites = sorted({record.site for record in records if record.site})
     pixel_sizes = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
     scales = sorted({mpp for mpp in pixel_sizes if mpp})
@@ -313,18 +319,18 @@ def data_summary(done: Evaluation) -> list[SummaryRow]:
     return [
         ("Images", f"{len(records)}"),
         ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
-        ("Classes", ", ".join(done.classes)),
-        *([("Positive class", done.classes[1])] if len(done.classes) == 2 else []),
+        ("Classes", ", ".join(evaluation.classes)),
+        *([("Positive class", evaluation.classes[1])] if len(evaluation.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
         ("Pixel size", sizes or NOT_RECORDED),
     ]
 
 
-def class_rows(done: Evaluation) -> list[dict[str, Any]]:
+def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Count images, patients and sites of each class."""
     rows = []
-    for name in done.classes:
-        records = [record for record in done.manifest.records if record.label == name]
+    for name in evaluation.classes:
+        records = [record for record in evaluation.manifest.records if record.label == name]
         sites = {record.site for record in records if record.site}
         patients = {record.patient for record in records}
         rows.append(
@@ -333,37 +339,41 @@ def class_rows(done: Evaluation) -> list[dict[str, Any]]:
     return rows
 
 
-def tested_images(done: Evaluation) -> list[ImageRecord]:
+def tested_images(evaluation: Evaluation) -> list[ImageRecord]:
     """Return the images that were tested at least once."""
-    positions = sorted({position for split in done.splits for position in split.test})
-    return [done.manifest.records[position] for position in positions]
+    positions = sorted({position for split in evaluation.splits for position in split.test})
+    return [evaluation.manifest.records[position] for position in positions]
 
 
-def tested_patients(done: Evaluation) -> set[str]:
+def tested_patients(evaluation: Evaluation) -> set[str]:
     """Return the patients that were tested at least once."""
-    return {record.patient for record in tested_images(done)}
+    return {record.patient for record in tested_images(evaluation)}
 
 
-def split_by_image(done: Evaluation) -> bool:
+def split_by_image(evaluation: Evaluation) -> bool:
     """Whether a split separates images instead of patients."""
-    return any(split.by == "image" for split in done.splits)
+    return any(split.by == "image" for split in evaluation.splits)
 
 
-def n_shared_patients(done: Evaluation) -> int:
+def n_shared_patients(evaluation: Evaluation) -> int:
     """Count the patients in both the training and test images of a split."""
-    shared = (shared_patients(done.manifest, split) for split in done.splits)
+    shared = (shared_patients(evaluation.manifest, split) for split in evaluation.splits)
     return len(set().union(*shared))
 
 
-def protocol_summary(done: Evaluation) -> list[SummaryRow]:
+def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
     """Describe the protocol and the sizes of the training and test sets."""
     apart = "patients; no patient is in both training and test set"
-    n_splits, n_seeds, n_methods = len(done.splits), len(done.seeds), len(done.plans)
+    n_splits, n_seeds, n_methods = (
+        len(evaluation.splits),
+        len(evaluation.seeds),
+        len(evaluation.plans),
+    )
     return [
-        ("Split by", "images, NOT patients" if split_by_image(done) else apart),
-        ("Protocol", _protocol_text(done)),
-        ("Training sets", f"{side_text(done, 'train')} each"),
-        ("Test sets", f"{side_text(done, 'test')} each"),
+        ("Split by", "images, NOT patients" if split_by_image(evaluation) else apart),
+        ("Protocol", _protocol_text(evaluation)),
+        ("Training sets", f"{side_text(evaluation, 'train')} each"),
+        ("Test sets", f"{side_text(evaluation, 'test')} each"),
         (
             "Trainings",
             f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
@@ -372,10 +382,10 @@ def protocol_summary(done: Evaluation) -> list[SummaryRow]:
     ]
 
 
-def _protocol_text(done: Evaluation) -> str:
-    protocol = done.splits.protocol
-    repeats = pluralize(len({split.repeat for split in done.splits}), "repeat")
-    sizes = ", ".join(str(size) for size in done.sizes())
+def _protocol_text(evaluation: Evaluation) -> str:
+    protocol = evaluation.splits.protocol
+    repeats = pluralize(len({split.repeat for split in evaluation.splits}), "repeat")
+    sizes = ", ".join(str(size) for size in evaluation.sizes())
     descriptions = {
         "k-fold": f"{protocol.get('n_folds')} folds; every image is tested once; {repeats}",
         "hold-out": f"one half for testing, {sizes} images per class of the "
@@ -387,10 +397,12 @@ def _protocol_text(done: Evaluation) -> str:
     return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
 
 
-def side_text(done: Evaluation, side: str) -> str:
+def side_text(evaluation: Evaluation, side: str) -> str:
     """Count images and patients of one side of the splits, "train" or "test"."""
-    positions = [split.train if side == "train" else split.test for split in done.splits]
-    n_patients = [len({done.manifest.records[i].patient for i in indices}) for indices in positions]
+    positions = [split.train if side == "train" else split.test for split in evaluation.splits]
+    n_patients = [
+        len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
+    ]
     return f"{span(map(len, positions))} images of {span(n_patients)} patients"
 
 
@@ -422,28 +434,30 @@ def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
 
 
 def patch_confusion_matrices(
-    done: Evaluation, results: Sequence[RegionResult]
+    evaluation: Evaluation, results: Sequence[RegionResult]
 ) -> list[dict[str, Any]]:
     """Return a confusion matrix of the patches per method, over repeats and seeds."""
     matrices = []
-    for method in done.methods:
+    for method in evaluation.methods:
         hits, misses, alarms, rest = _total(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
-        matrices.append({"method": method, "predicted_classes": done.classes, "counts": counts})
+        matrices.append(
+            {"method": method, "predicted_classes": evaluation.classes, "counts": counts}
+        )
     return matrices
 
 
-def patch_error_rows(done: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
+def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
     """Return a row per image and method with its patch counts, over repeats and seeds."""
     rows = []
     for of_image in _by_image(results):
         record = of_image[0].predicted.record
-        for method in done.methods:
+        for method in evaluation.methods:
             hits, misses, alarms, rest = (total := _total(of_image, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
-                    "image": done.manifest.name(record),
+                    "image": evaluation.manifest.name(record),
                     "truth": record.label,
                     "method": method,
                     "n_patches": hits + misses + alarms + rest,
@@ -455,24 +469,24 @@ def patch_error_rows(done: Evaluation, results: Sequence[RegionResult]) -> list[
     return rows
 
 
-def image_errors(done: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
+def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
     """Return all images, most wrong patches first, the first ones with a map."""
     images = sorted(
         _by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )
     return [
-        _region_card(done, of_image, rank < _MAX_REGION_IMAGES)
+        _region_card(evaluation, of_image, rank < _MAX_REGION_IMAGES)
         for rank, of_image in enumerate(images)
     ]
 
 
 def _region_card(
-    done: Evaluation, results: Sequence[RegionResult], with_image: bool
+    evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].predicted.record
-    totals = {method: _total(results, method) for method in done.methods}
+    totals = {method: _total(results, method) for method in evaluation.methods}
     return {
-        "name": done.manifest.name(record),
+        "name": evaluation.manifest.name(record),
         "patient": record.patient,
         "predictions": {method: _text(total) for method, total in totals.items()},
         "uri": _image(results[0].predicted) if with_image else None,

@@ -191,60 +191,64 @@ def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 # --- a method of an evaluation ------------------------------------------------------------------
 
 
-def model_card(done: Evaluation) -> list[SummaryRow]:
+def model_card(evaluation: Evaluation) -> list[SummaryRow]:
     """Return the model card of the first method in the tables, as headings and texts."""
-    method = done.methods[0]
-    plan = done.plans[method]
-    n_sites = len({record.site for record in done.manifest.records if record.site})
+    method = evaluation.methods[0]
+    plan = evaluation.plans[method]
+    n_sites = len({record.site for record in evaluation.manifest.records if record.site})
     return [
         ("Method", f"{method}: {get_method(plan.recipe.method).summary}"),
-        ("Task", _task_text(done)),
+        ("Task", _task_text(evaluation)),
         ("Settings", tables.describe_plan(plan)),
-        ("Training data", f"{tables.side_text(done, 'train')}, see Protocol"),
-        ("Performance", _performance(done, method)),
+        ("Training data", f"{tables.side_text(evaluation, 'train')}, see Protocol"),
+        ("Performance", _performance(evaluation, method)),
         ("Intended use", RESEARCH),
-        ("Limits", " ".join(limitations(done, n_sites))),
+        ("Limits", " ".join(limitations(evaluation, n_sites))),
     ]
 
 
-def _task_text(done: Evaluation) -> str:
-    if done.region:
-        return f"detect regions of {done.region}"
-    return f"classify images as {' or '.join(done.classes)}"
+def _task_text(evaluation: Evaluation) -> str:
+    if evaluation.region:
+        return f"detect regions of {evaluation.region}"
+    return f"classify images as {' or '.join(evaluation.classes)}"
 
 
-def limitations(done: Evaluation, n_sites: int) -> list[str]:
+def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
     """Return the limitations of the evaluation, one sentence each."""
-    n_patients = len(tables.tested_patients(done))
+    n_patients = len(tables.tested_patients(evaluation))
     sentences = [
         f"Tested on {pluralize(n_patients, 'patient')}; see the intervals for the uncertainty.",
         "The model also reports regions in other kinds of tissue; these are not valid."
-        if done.region
+        if evaluation.region
         else "The model assigns one of these classes also to images of other kinds of tissue.",
     ]
-    if tables.split_by_image(done):
+    if tables.split_by_image(evaluation):
         sentences.insert(0, "Split by image: all scores are too optimistic.")
     if n_sites < 2:
         sentences.append("Slides of another laboratory were not tested.")
-    elif done.splits.protocol.get("kind") != "leave-one-site-out":
+    elif evaluation.splits.protocol.get("kind") != "leave-one-site-out":
         sentences.append(
             "Splits do not separate sites: scores may be lower on slides of a new laboratory."
         )
-    sentences += [f"{confounder}." for confounder in done.confounders]
-    if not all(record.has_patient for record in done.manifest.records):
+    sentences += [f"{confounder}." for confounder in evaluation.confounders]
+    if not all(record.has_patient for record in evaluation.manifest.records):
         sentences.append(
             "Some images have no patient: their patients may be in both training and test set."
         )
     return sentences
 
 
-def _performance(done: Evaluation, method: str) -> str:
+def _performance(evaluation: Evaluation, method: str) -> str:
     values = [
         f"{row['metric']} {tables.format_interval(row)}"
-        for row in done.values
-        if row["method"] == method and row["n_per_class"] == done.shown_size
+        for row in evaluation.values
+        if row["method"] == method and row["n_per_class"] == evaluation.shown_size
     ]
-    caveat = "" if not tables.split_by_image(done) else ", possibly on patients of the training set"
+    caveat = (
+        ""
+        if not tables.split_by_image(evaluation)
+        else ", possibly on patients of the training set"
+    )
     return "; ".join(values) + caveat
 
 
@@ -252,69 +256,73 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
     ITEMS = [(row["item"], row["asked"]) for row in csv.DictReader(_file)]
 
 
-def checklist(done: Evaluation) -> list[tuple[str, str, str]]:
+def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """Return the checklist as (item, question, answer)."""
-    entries = _of_data(done) | _of_methods(done) | _of_results(done)
+    entries = _of_data(evaluation) | _of_methods(evaluation) | _of_results(evaluation)
     return [(item, question, entries.get(item, tables.NOT_RECORDED)) for item, question in ITEMS]
 
 
-def _of_data(done: Evaluation) -> dict[str, str]:
-    data = dict(tables.data_summary(done))
-    patients = pluralize(len(set(done.manifest.patients)), "patient")
+def _of_data(evaluation: Evaluation) -> dict[str, str]:
+    data = dict(tables.data_summary(evaluation))
+    patients = pluralize(len(set(evaluation.manifest.patients)), "patient")
+    n_tested = len(tables.tested_images(evaluation))
     return {
         "5a": f"{data['Images']} images of {patients}; source {tables.NOT_RECORDED}",
         "6a": data["Sites"],
-        "8a": f"{_ground_truth_text(done)}; annotators {tables.NOT_RECORDED}",
-        "9a": _training_overlap_text(done, data["Pixel size"]),
+        "8a": f"{_ground_truth_text(evaluation)}; annotators {tables.NOT_RECORDED}",
+        "9a": _training_overlap_text(evaluation, data["Pixel size"]),
         "10": "all images of the list; no sample size calculation recorded",
-        "20a": f"{data['Images']} images, of which {len(tables.tested_images(done))} were tested",
+        "20a": f"{data['Images']} images, of which {n_tested} were tested",
     }
 
 
-def _of_methods(done: Evaluation) -> dict[str, str]:
-    protocol = dict(tables.protocol_summary(done))
-    classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(done))
-    measures = ", ".join(done.measures)
+def _of_methods(evaluation: Evaluation) -> dict[str, str]:
+    protocol = dict(tables.protocol_summary(evaluation))
+    classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(evaluation))
+    measures = ", ".join(evaluation.measures)
+    n_methods = pluralize(len(evaluation.methods), "method")
     return {
-        "4": f"compare {pluralize(len(done.methods), 'method')} for {_checklist_task_text(done)}",
-        "7": tables.describe_plan(done.plans[done.methods[0]]),
+        "4": f"compare {n_methods} for {_checklist_task_text(evaluation)}",
+        "7": tables.describe_plan(evaluation.plans[evaluation.methods[0]]),
         "11": "images without tissue have no patches and are not counted"
-        if done.region
+        if evaluation.region
         else "an image without tissue counts as a wrong prediction with the score at the threshold",
         "12a": f"{protocol['Protocol']}. Split by: {protocol['Split by']}",
         "12c": "see Methods; all settings are in provenance.json",
         "12e": f"{measures}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
         "correction",
         "13": f"images per class: {classes}"
-        + ("" if done.region else "; balanced accuracy gives all classes equal weight"),
+        + ("" if evaluation.region else "; balanced accuracy gives all classes equal weight"),
         "15": "regions with outlines, and a prediction per image"
-        if done.region
+        if evaluation.region
         else "a class and a score per image",
         "16": f"training sets {protocol['Training sets']}; test sets {protocol['Test sets']}",
         "21": protocol["Training sets"],
     }
 
 
-def _checklist_task_text(done: Evaluation) -> str:
-    if done.region:
-        return f"detection of regions of {done.region}"
-    return f"classification of {' / '.join(done.classes)}"
+def _checklist_task_text(evaluation: Evaluation) -> str:
+    if evaluation.region:
+        return f"detection of regions of {evaluation.region}"
+    return f"classification of {' / '.join(evaluation.classes)}"
 
 
-def _training_overlap_text(done: Evaluation, pixel_size: str) -> str:
-    if get_patch_features(done.plans[done.methods[0]].recipe.features).is_precomputed:
+def _training_overlap_text(evaluation: Evaluation, pixel_size: str) -> str:
+    if get_patch_features(evaluation.plans[evaluation.methods[0]].recipe.features).is_precomputed:
         return "vectors of patches from feature files of an encoder"
     return f"the pixels of the image; pixel size {pixel_size}"
 
 
-def _ground_truth_text(done: Evaluation) -> str:
-    if done.region:
-        return f"patches of {done.region} by the mask of the image or, without a mask, its label"
-    return f"the label of the image: {', '.join(done.classes)}"
+def _ground_truth_text(evaluation: Evaluation) -> str:
+    if evaluation.region:
+        return (
+            f"patches of {evaluation.region} by the mask of the image or, without a mask, its label"
+        )
+    return f"the label of the image: {', '.join(evaluation.classes)}"
 
 
-def _of_results(done: Evaluation) -> dict[str, str]:
-    card = dict(model_card(done))
+def _of_results(evaluation: Evaluation) -> dict[str, str]:
+    card = dict(model_card(evaluation))
     return {
         "18e": "splits with the image names are in splits.json",
         "18f": "histodict, BSD-3-Clause; versions under Provenance",
