@@ -44,11 +44,11 @@ def with_pen_strokes(tmp_path_factory):
 
 def test_confounded_atoms_of_other_members_are_found(with_pen_strokes):
     ensemble = EnsembleClassifier([SMALL, SMALL], folds=2).fit(with_pen_strokes)
-    found = confounded_atoms_of_members(ensemble, with_pen_strokes, but=1)
+    found = confounded_atoms_of_members(ensemble, with_pen_strokes, excluded_member=1)
     assert list(found) == [2] and found[2]
     assert found[2][0].site_variance_fraction > 0.5
     bare = replace(
         with_pen_strokes, records=tuple(replace(r, site=None) for r in with_pen_strokes.records)
     )
-    assert confounded_atoms_of_members(ensemble, bare, but=1) == {}
-    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_strokes, but=1) == {}
+    assert confounded_atoms_of_members(ensemble, bare, excluded_member=1) == {}
+    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_strokes, excluded_member=1) == {}
