@@ -51,4 +51,7 @@ def test_confounded_atoms_of_other_members_are_found(with_pen_strokes):
         with_pen_strokes, records=tuple(replace(r, site=None) for r in with_pen_strokes.records)
     )
     assert confounded_atoms_of_members(ensemble, bare, excluded_member=1) == {}
-    assert confounded_atoms_of_members(ensemble.estimators_[0], with_pen_strokes, excluded_member=1) == {}
+    assert (
+        confounded_atoms_of_members(ensemble.estimators_[0], with_pen_strokes, excluded_member=1)
+        == {}
+    )
