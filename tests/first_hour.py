@@ -40,7 +40,7 @@ _RECORDED_ON = f"{_NOTE}Recorded on "
 _COLUMNS = "100"
 _SMALL = {"n_atoms": 12, "n_iter": 2}
 # Models with a pretrained encoder are named explicitly; region detectors use one by default.
-_NEEDS_ENCODER = ("embeddings", "inflamed.histodict", "found", "finder")
+_NEEDS_ENCODER = ("embeddings", "inflamed.histodict", "found", "detector")
 _SMALL_DATASET = {"n_patients": 6, "images_per_patient": 2, "size": (160, 120)}
 # Parts that differ between runs or machines.
 _MASKS = (
@@ -193,7 +193,7 @@ def _small_presets() -> Iterator[None]:
     import matplotlib
 
     from histodict.methods.registry import METHODS
-    from histodict.models import recipe as recipes
+    from histodict.models import ensemble_recipes as recipes
     from histodict.models.recipe import PRESETS
     from histodict.synthetic import demo as run
 

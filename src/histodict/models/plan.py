@@ -183,8 +183,8 @@ class Plan:
             return EnsembleClassifier(self.recipes, folds=self.calibration_folds, **common)
         if not self.is_single_model:
             raise ValueError(
-                "a region detector has no ensemble and no calibration: choose another preset "
-                f"than {' or '.join(sorted(ENSEMBLE_PRESETS))}, and leave out calibration_folds"
+                "region detectors have no ensemble and no calibration: choose a preset other than "
+                f"{', '.join(sorted(ENSEMBLE_PRESETS))}, and leave out calibration_folds"
             )
         return RegionDetector(self.recipe, region=region, **common)
 
