@@ -275,7 +275,7 @@ def test_predict_continues_after_an_image_without_a_score(saved, image, tmp_path
     arguments = ["predict", str(saved["dfdl"]), *map(str, images), "-o", str(tmp_path / "out")]
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 1
-    (line,) = [line for line in run.stderr.splitlines() if line.startswith("Not done")]
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("Failed")]
     assert "0.png" in line
     assert len((tmp_path / "out" / "predictions.csv").read_text().splitlines()) == 2
 

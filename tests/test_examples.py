@@ -88,4 +88,4 @@ def test_slides_predicted_one_by_one_form_one_run(tmp_path):
         assert result.exit_code == 0 and "1 image: 1" in result.output, result.output
     result = CliRunner().invoke(app, start)
     assert result.exit_code == 0 and "2 images (2 already finished)" in result.output
-    assert "2 images of 2 patients" in result.output  # scored with the labels of the table
+    assert "2 labelled images (2 patients)" in result.output  # scored with the labels of the table

@@ -70,8 +70,8 @@ def test_model_file_is_written_atomically(small_models, tmp_path):
     path = save_model(model, tmp_path / "größe.histodict")
     assert [p.name for p in tmp_path.iterdir()] == ["größe.histodict"]
     assert read_header(path)["schema"] == SCHEMA
-    with pytest.raises(ModelFileError, match="does not exist"):
-        save_model(model, tmp_path / "nowhere" / "model.histodict")
+    nested = save_model(model, tmp_path / "new" / "folder" / "model.histodict")
+    assert nested.read_bytes() == path.read_bytes()
 
 
 def test_damaged_foreign_and_newer_files_are_distinguished(small_models, tmp_path):
@@ -89,7 +89,7 @@ def test_damaged_foreign_and_newer_files_are_distinguished(small_models, tmp_pat
     for file, message in (
         (tmp_path / "none.histodict", "no such file"),
         (cut, "damaged"),
-        (text, "not a histodict model"),
+        (text, "not a model file"),
         (foreign, "another program"),
         (newer, "schema 99"),
         (lacking, "damaged"),
