@@ -62,7 +62,7 @@ def test_names_are_stored_and_appear_in_explain_atoms_and_info(folder, tmp_path)
     assert notes["inflamed:2"]["name"] == "dark nuclei" and notes["healthy:3"]["disabled"]
     assert notes["healthy:4"]["artefact"] and not notes["healthy:4"]["disabled"]
     assert (folder / "m.histodict").read_bytes() == before
-    assert "2 named, 1 marked as artefacts, 1 switched off" in run("info", new).output
+    assert "2 named, 1 labelled as artefacts, 1 disabled" in run("info", new).output
     image = next((folder / "set" / "inflamed").iterdir())
     report = json.loads(run("explain", new, image, "--mpp", 0.5, "--json").stdout)["images"][0]
     names = [part["name"] for part in report["concepts"]]
@@ -242,7 +242,7 @@ def test_refitting_needs_images_of_the_classes_of_the_model(folder, tmp_path):
     done = run(
         "edit", folder / "m.histodict", "--refit-rule", other, "-o", tmp_path / "n.histodict"
     )
-    assert done.exit_code != 0 and "not 'fat'" in done.output
+    assert done.exit_code != 0 and "'fat' is not a class" in done.output
     assert not (tmp_path / "n.histodict").exists()
 
 

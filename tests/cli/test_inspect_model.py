@@ -15,15 +15,21 @@ from tests.small_models import TRAIN
 
 # For every kind of model: texts that must appear, and texts that must not.
 EXPECTED = {
-    "dfdl": (["tells apart healthy, inflamed", "12 images of 6 patients", "Patches"], ["Adapted"]),
-    "panel": (["by an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
+    "dfdl": (
+        ["classify images as healthy or inflamed", "12 images of 6 patients", "Patches"],
+        ["Adapted"],
+    ),
+    "panel": (["from an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated model", "  as above"], ["ensemble with"]),
-    "regions": (["region-detector", "finds regions of inflamed", "connected patches"], ["apart"]),
+    "regions": (
+        ["region-detector", "detect regions of inflamed", "connected patches"],
+        ["classify"],
+    ),
     "textures": (["lbp-colour", "from the whole image"], ["Patches"]),
     "adapted": (["adapted without labels, scores moved by"], []),
     "continued": (["resumed from the dictionaries of another model"], []),
     "surroundings": (["times the patch size"], []),
-    "three": (["tells apart healthy, inflamed 0, inflamed 1"], []),
+    "three": (["classify images as healthy, inflamed 0 or inflamed 1"], []),
 }
 
 
@@ -54,7 +60,7 @@ def test_excluded_member_is_listed_with_the_reason(small_models):
     header["training_info"]["estimators"][2] |= {"unseen": None, "failure": "too small"}
     members = describe_members(header)
     assert len(members) == 3
-    assert members[2][0] == "-----" and members[2][1].endswith("; left out: too small")
+    assert members[2][0] == "-----" and members[2][1].endswith("; excluded: too small")
 
 
 def test_unknown_encoder_is_reported_in_one_line(small_models, tmp_path):

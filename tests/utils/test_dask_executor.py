@@ -499,7 +499,7 @@ def test_batch_system_gets_the_options_of_the_file(cluster, tmp_path, monkeypatc
     file = tmp_path / "slurm.yaml"
     file.write_text("jobs: 3\noptions: {cores: 8, memory: 32GB}\n")
     monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
-    with pytest.raises(ImportError, match="pip install dask-jobqueue"), open_cluster(str(file)):
+    with pytest.raises(ImportError, match=r'pip install "\.\[jobqueue\]"'), open_cluster(str(file)):
         pass
     fake = ModuleType("dask_jobqueue")
     fake.SLURMCluster = SLURMCluster

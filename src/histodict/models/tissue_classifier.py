@@ -231,8 +231,8 @@ class TissueClassifier(ImageClassifier):
         if unknown:
             known = " and ".join(map(repr, self.class_names_))
             raise ValueError(
-                f"{manifest.root}: the classes of the model are {known}, without {unknown[0]!r}. "
-                "Correct the labels, or train again"
+                f"{manifest.root}: the label {unknown[0]!r} is not a class of the model; its "
+                f"classes are {known}. Correct the labels, or train again"
             )
         manifest = sorted_by_content(manifest)
         labels = np.array([self.class_names_.index(r.label) for r in manifest.records], np.int64)

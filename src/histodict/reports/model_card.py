@@ -7,7 +7,7 @@ e078378.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,10 @@ def _annotation_text(header: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
+def _classification_text(classes: Sequence[str]) -> str:
+    return f"classify images as {', '.join(classes[:-1])} or {classes[-1]}"
+
+
 def _size_text(mpp: float | None) -> str:
     return f"{mpp:g} µm" if mpp else "unknown"
 
@@ -132,7 +136,7 @@ def _source_text(header: Mapping[str, Any]) -> str:
 def _purpose_text(header: Mapping[str, Any]) -> str:
     if header["kind"] == "region-detector":
         return f"detect regions of {header['classes'][1]}"
-    return f"classify images as {' or '.join(header['classes'])}"
+    return _classification_text(header["classes"])
 
 
 def _excluded_text(training: Mapping[str, Any]) -> str:
@@ -210,7 +214,7 @@ def model_card(evaluation: Evaluation) -> list[SummaryRow]:
 def _task_text(evaluation: Evaluation) -> str:
     if evaluation.region:
         return f"detect regions of {evaluation.region}"
-    return f"classify images as {' or '.join(evaluation.classes)}"
+    return _classification_text(evaluation.classes)
 
 
 def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
