@@ -114,11 +114,11 @@ class ImageTask:
     ----------
     record : image
     pixel_size_option : pixel size given by the user
-    key : key of its files
+    key : name of its files in the results folder, from `output_key`
     model_digest : digest of the model file
     qupath : options of the GeoJSON file
-    tabled : whether AnnData is written
-    metadata : table of atom statistics for AnnData
+    tabled : whether an AnnData file is written
+    metadata : table of atom statistics for the AnnData file; None for none
     """
 
     record: ImageRecord
@@ -130,11 +130,11 @@ class ImageTask:
     metadata: Path | None = None
 
     def with_previous_metadata(self, previous: Content) -> ImageTask:
-        """Return the task completed by metadata of an earlier run on the same file.
+        """Return the task, completed by patient and labels from an earlier run on the same file.
 
         Parameters
         ----------
-        previous : content of the earlier run
+        previous : stored result of the image from the earlier run
         """
         record = self.record
         if not self.tabled or previous.get("fingerprint", {}).get("file") != _file_key(record.path):
@@ -152,7 +152,7 @@ class ImageTask:
         return replace(self, record=record, metadata=statistics)
 
     def fingerprint(self) -> Content:
-        """Return what determines the files of the image.
+        """Return all properties that determine the files of the image.
 
         It changes with the image, its metadata, its region of interest and the output options.
         """
@@ -180,7 +180,7 @@ class ImageTask:
         return content
 
     def roi_columns(self) -> Row:
-        """Return the columns of a row for the outline file and the missing chunks."""
+        """Return the table columns on the region of interest and on missing chunks of the image."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -190,7 +190,7 @@ class ImageTask:
 
     @property
     def size(self) -> PixelSizeOption:
-        """Pixel size options with the pixel size of the table."""
+        """Pixel size option, with the pixel size from the table of images, if it has one."""
         return self.pixel_size_option.with_table(self.record.mpp)
 
 
@@ -217,7 +217,7 @@ def with_absolute_paths(record: ImageRecord) -> ImageRecord:
 
 
 def record_to_json(record: ImageRecord) -> Content:
-    """Return the parts of a record that a later run needs to score the map."""
+    """Return the fields of a record that a later run needs to score the patch map."""
     content: Content = {
         "path": str(record.path),
         "label": record.label,
@@ -238,7 +238,7 @@ def record_to_json(record: ImageRecord) -> Content:
 
 
 def record_from_json(content: Content) -> ImageRecord:
-    """Return the record of an image whose content contains one."""
+    """Return the record stored by `record_to_json` in the content of an image."""
     row, known = content["row"], content["known"]
     mask = Path(known["mask"]) if known["mask"] else None
     path, annotations = Path(known["path"]), known["annotations"]
@@ -253,7 +253,20 @@ def record_from_json(content: Content) -> ImageRecord:
 def predict_and_export(
     model: Model, folder: Path, callback: Callback, task: ImageTask
 ) -> Content | str:
-    """Predict an image and write its files; return its rows, or the reason of a failure."""
+    """Predict an image and write its files.
+
+    Parameters
+    ----------
+    model : fitted model
+    folder : results folder
+    callback : receives the progress
+    task : image and options
+
+    Returns
+    -------
+    dict or str
+        Table rows of the image and digests of its files, or the reason of a failure.
+    """
     if task.record.error:
         return task.record.error
     try:
@@ -343,9 +356,12 @@ class RunResult:
 
 
 def list_input_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the given files and all images in the given folders, in order, each once.
+    """Return the given files and all images in the given folders, each once.
 
-    The second list contains other files of the folders: images of other formats, and masks.
+    Returns
+    -------
+    images : images in the given order
+    others : other files of the folders, such as masks and unsupported formats
     """
     found: dict[Path, None] = {}
     left_out: list[Path] = []

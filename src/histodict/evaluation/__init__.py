@@ -77,10 +77,21 @@ from .runs import UNLABELLED, EvaluationResult, EvaluationTask, run_tasks
 
 
 def check_measurable(manifest: Manifest, splits: Splits, region: str | None = None) -> None:
-    """Raise a ValueError unless all metrics are defined on these splits.
+    """Check that all metrics are defined on these splits.
 
-    The splits must belong to these images, keep patients apart, train on every class and test two
-    patients of each class or more. `region` is the class of the regions to detect, if any.
+    The splits must belong to these images, keep patients apart, train on every class and test at
+    least two patients of each class.
+
+    Parameters
+    ----------
+    manifest : labelled images
+    splits : training and test images
+    region : class of the regions to detect; None to classify images
+
+    Raises
+    ------
+    ValueError
+        If a metric is undefined.
     """
     if splits.manifest != manifest.digest():
         raise SplitError(
@@ -153,10 +164,11 @@ _PRESETS = {*PRESETS, *ENSEMBLE_PRESETS}
 def choose_plans(
     names: Sequence[str], default_preset: str, settings: dict[str, str], region: str | None = None
 ) -> dict[str, Plan]:
-    """Return the training plans by name: METHOD, PRESET or PRESET:METHOD, optionally +unlabelled.
+    """Return the training plans by name.
 
     Parameters
     ----------
+    names : METHOD, PRESET or PRESET:METHOD, optionally followed by +unlabelled
     default_preset : preset of names without one
     settings : applied to all plans that have them; a setting that no plan has is an error
     region : class of the regions to detect; the plans must support it
@@ -191,7 +203,16 @@ def choose_splits(
     per_class: Sequence[int],
     by: str,
 ) -> Splits:
-    """Return the splits of a protocol, or those of a JSON file."""
+    """Return the splits of a protocol, or those of a JSON file.
+
+    Parameters
+    ----------
+    manifest : labelled images
+    protocol : "k-fold", "hold-out", "site", "predefined", or the path of a JSON file
+    n_folds, n_repeats : numbers of folds and of repeats
+    per_class : numbers of training images per class, for "hold-out"
+    by : "patient" or "image", the unit that is not divided between training and test
+    """
     if protocol == "k-fold":
         return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
     if protocol == "hold-out":
@@ -213,6 +234,9 @@ class Evaluation:
 
     Attributes
     ----------
+    manifest : labelled images
+    splits, seeds : training and test images, and random seeds
+    plans : training plans by name
     results : predictions of every run
     values, comparisons, timing : rows of the tables
     region : class of the regions to detect; the classes are then tissue without and with it
@@ -263,12 +287,12 @@ class Evaluation:
         return [name for name in self.plans if name not in failed]
 
     def sizes(self) -> list[int | None]:
-        """Return the training set sizes per class in order; [None] if none were requested."""
+        """Return the numbers of training images per class; [None] without a learning curve."""
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
 
     @property
     def interval_warnings(self) -> list[str]:
-        """Warnings about intervals of few or unknown patients."""
+        """Warnings about confidence intervals that are based on few or unknown patients."""
         tested = sorted({index for split in self.splits for index in split.test})
         records = [self.manifest.records[index] for index in tested]
         n_patients, n_without = count_patients((r.patient, r.path) for r in records)
@@ -288,18 +312,25 @@ class Evaluation:
         return max(self.sizes(), key=lambda size: size or 0)
 
     def value(self, method: str, metric: str, size: int | None) -> Row:
-        """Return the row of `values` for a method, metric and training set size."""
+        """Return the row of `values` for a method, metric and training set size per class."""
         key = (method, metric, size)
         rows = self.values
         return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == key)
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
-        """Return the predictions of a method by repeat and seed; see `Repeats` for `kind`."""
+        """Return the predictions of a method by repeat and seed.
+
+        Parameters
+        ----------
+        method : name of the plan
+        size : number of training images per class; None if none was requested
+        kind : kind of predictions, see `Repeats`
+        """
         return self.gathered.select(method, size, kind)
 
     @cached_property
     def gathered(self) -> Repeats:
-        """Predictions of all methods by repeat."""
+        """Predictions of all methods, collected by repeat and seed."""
         return Repeats(self.manifest, self.results)
 
 
@@ -317,7 +348,11 @@ def evaluate(
 
     Parameters
     ----------
+    manifest : labelled images
+    plans : training plans by name; the first is compared with the others
+    splits : training and test images
     folder : output folder
+    seeds : random seeds
     work : execution options
     region : class of the regions to detect, instead of classification; images are labelled as by
         `labelled_by_region`
@@ -373,7 +408,7 @@ def tasks_of(
 
 
 def provenance(done: Evaluation) -> dict[str, Any]:
-    """Return all settings needed to reproduce the evaluation."""
+    """Return all settings needed to reproduce an evaluation: data, splits, seeds and versions."""
     return {
         "manifest_digest": done.manifest.digest(),
         "n_images": len(done.manifest.records),
@@ -406,7 +441,7 @@ class ExampleModel:
     model: Model
 
     def bases(self) -> dict[str, NDArray[Any]]:
-        """Return the atoms of each class (n_atoms, n_features), in the sign of their usage."""
+        """Return the atoms (n_atoms, n_features) of each class, with the sign of their usage."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.class_names_)
@@ -416,9 +451,10 @@ class ExampleModel:
 
 
 def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> ExampleModel | None:
-    """Return a model of the first method whose atoms are images, trained on one split.
+    """Return a model whose atoms can be shown as images, trained on one split.
 
-    None if no method has such atoms. The model is loaded from `folder` if it is there.
+    It is a model of the first such method; None if there is none. The model is loaded from `folder`
+    if it is there.
     """
     method = next((name for name in done.methods if has_pixel_atoms(done.plans[name].recipe)), None)
     if method is None:

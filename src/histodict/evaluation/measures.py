@@ -51,7 +51,14 @@ KINDS = "outside of regions", "inside of regions"
 
 @dataclass(frozen=True)
 class PatchEvaluation:
-    """Tissue patches of an image: margin, truth and detection of each, (n,)."""
+    """Evaluation of the tissue patches of an image against its true region.
+
+    Attributes
+    ----------
+    margins : (n,), margin of each patch
+    truth : (n,), whether at least half of the patch lies in the true region
+    detected : (n,), whether it lies in a detected region
+    """
 
     margins: NDArray[np.float32]
     truth: NDArray[np.bool_]
@@ -61,7 +68,14 @@ class PatchEvaluation:
     def from_map(
         cls, record: ImageRecord, patch_map: PatchMap, min_patches: int
     ) -> PatchEvaluation:
-        """Compare a map with the mask or label; regions have at least `min_patches` patches."""
+        """Compare a patch map with the mask or label of an image.
+
+        Parameters
+        ----------
+        record : image with its mask or label
+        patch_map : predicted patches
+        min_patches : minimum number of connected patches of a detected region
+        """
         tissue = labelled_patch_mask(record, patch_map)
         region_labels, sizes = label_regions(patch_map.predicted_classes == 1)
         is_counted = np.concatenate([[False], sizes >= min_patches])[region_labels]
@@ -92,10 +106,10 @@ def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArr
 
 
 def patch_counts(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
-    """Return the counts of each image, (n_images, n).
+    """Return the counts of each image, (n_images, n_columns).
 
-    The columns are the confusion table, then the patches of the region and of the rest in quantile
-    bins of the margin.
+    The columns are the confusion table, then a histogram of the margins of patches in the true
+    region, and one of the other patches. Bins are quantiles of the margins of all images.
     """
     if not images:
         return np.zeros((0, _N_TABLE + 2), np.int64)
@@ -121,10 +135,9 @@ def dice(table: NDArray[np.int64]) -> float | None:
 
 
 def split_inside_outside(repeat: Repeat) -> Repeat:
-    """Split the counts of each image into a row for the region and a row for the rest.
+    """Split the counts of each image into one row for the true region and one for the rest.
 
-    Both kinds are labelled as classes, so that bootstrap replicates contain both. Empty rows are
-    omitted.
+    Both are labelled as classes, so that bootstrap replicates contain both. Empty rows are omitted.
     """
     n_bins = (repeat.predictions.shape[1] - _N_TABLE) // 2
     # Columns that count patches of the region.
@@ -138,7 +151,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of the patches over margins, and the point of the detected regions."""
+    """Return the ROC curve of the patches, with the operating point of the detected regions."""
     tp, fn, fp, tn = counts[:, :_N_TABLE].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
     false_negative_rate, specificity = (
@@ -189,7 +202,7 @@ Measures = dict[str, tuple[str, Callable[..., float]]]
 
 
 def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list[Row]:
-    """Return a row for each test image of each successful run."""
+    """Return a table row for each test image of each successful run."""
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
@@ -232,7 +245,7 @@ def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> P
 def metric_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
 ) -> list[Row]:
-    """Return a row with interval for each training set size, method and metric."""
+    """Return a table row with value and interval for each training set size, method and metric."""
     rows = []
     for size in sizes:
         for method in methods:
@@ -261,7 +274,7 @@ def metric_table(
 def comparison_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
 ) -> list[Row]:
-    """Return paired comparisons with the first method, with Holm's correction."""
+    """Return the table of paired comparisons with the first method, with Holm's correction."""
     rows: list[Row] = []
     measure, (kind, metric) = next(iter(measured.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
@@ -290,7 +303,10 @@ def comparison_table(
 
 
 def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
-    """Return the metrics and the kind of predictions they use; see `Repeats`."""
+    """Return the metrics of an evaluation, each with the kind of predictions it needs.
+
+    See `Repeats` for the kinds.
+    """
     if regions:
         return {name: ("patches", metric) for name, metric in PATCH_METRICS.items()}
     chosen: Measures = {
@@ -323,7 +339,14 @@ class Repeats:
         return cross_validated(self.manifest, [result.task.split for result in self.results])
 
     def select(self, method: str, size: int | None, kind: str) -> list[Repeat]:
-        """Return the repeats of a method, training set size and kind."""
+        """Return the repeats of a method.
+
+        Parameters
+        ----------
+        method : name of the plan
+        size : number of training images per class; None if none was requested
+        kind : kind of predictions
+        """
         key = method, size, kind
         if key not in self._computed:
             self._computed[key] = list(self._compute(method, size, kind))
@@ -389,9 +412,9 @@ ScoredMap = tuple[ImageRecord, Path, int]
 
 
 def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return metrics and confusion table of rows with a true label; None if there are none.
+    """Return metrics and confusion table of predictions with a true label; None without any.
 
-    Images whose true label is not a class are only counted.
+    `rows` has a table row per image. Images whose true label is not in `classes` are only counted.
     """
     known = [row for row in rows if "truth" in row]
     evaluated = [row for row in known if row["truth"] in classes]
@@ -422,10 +445,13 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
 
 
 def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
-    """Return a note about tuning for scores on the tuning images, with the untuned scores.
+    """Return the scores of the model before tuning, with a note for the scores after it.
+
+    Scores on images that were used for tuning are too optimistic.
 
     Parameters
     ----------
+    model : tuned model
     rows : predictions of images whose true class is a class of the model
     n_tuned : number of these images that the model was tuned on
     """
@@ -491,7 +517,10 @@ def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 
 
 def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return the metrics of patches against masks or labels; empty without patches."""
+    """Return metrics of the patches of all images against their masks or labels.
+
+    The result is empty without patches.
+    """
     evaluated = [
         (image[0], evaluation)
         for image in images
@@ -507,9 +536,9 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return the overlap of each class with its outlines, over patches in an outline of any class.
+    """Return the overlap of the predicted patches of each class with the outlines of the class.
 
-    Images without outlines are ignored.
+    Only patches inside an outline of any class count. Images without outlines are ignored.
     """
     tables: dict[str, list[tuple[ImageRecord, NDArray[np.int64]]]] = {}
     for record, file, _ in images:
@@ -539,7 +568,7 @@ def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> R
 def merge_patch_scores(
     scores: dict[str, Any] | None, patches: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the scores of images, if any, with those of patches added, if any."""
+    """Add the scores of patches to those of images; None if there are neither."""
     if not patches:
         return scores
     nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}

@@ -33,6 +33,9 @@ class EvaluationTask:
     ----------
     method : name in the tables; if it ends in +unlabelled, the threshold is adapted to the test
         images without using their labels
+    plan : training plan
+    split : training and test images
+    seed : random seed
     region : class of the regions to detect, instead of classification
     """
 
@@ -44,11 +47,11 @@ class EvaluationTask:
 
     @property
     def name(self) -> str:
-        """Method, split and seed."""
+        """Description for messages: method, split and seed."""
         return f"{self.method} {self.split.name} seed {self.seed}"
 
     def run(self, manifest: Manifest, work: ExecutionOptions) -> TrainTestRun:
-        """Return the run of this task, which is not yet executed."""
+        """Return the train-test run of this task, without executing it."""
         model: UnfittedModel = self.plan.build_model(
             region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
         )
@@ -59,7 +62,14 @@ class EvaluationTask:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Predictions of a task in the order of `split.test`, or the error message."""
+    """Result of one task.
+
+    Attributes
+    ----------
+    task : task that was run
+    predictions : predictions in the order of `split.test`; None if the run failed
+    error : error message of a failed run
+    """
 
     task: EvaluationTask
     predictions: RunPredictions | None
@@ -69,7 +79,7 @@ class EvaluationResult:
     def from_outcome(
         cls, task: EvaluationTask, outcome: RunPredictions | str | None
     ) -> EvaluationResult:
-        """Return the result for predictions, or for an error message."""
+        """Return the result of a task from its predictions, or from an error message."""
         return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
     @property
@@ -83,10 +93,17 @@ class EvaluationResult:
 def run_tasks(
     manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, work: ExecutionOptions
 ) -> list[EvaluationResult]:
-    """Return the results of all tasks in order; cached results are loaded.
+    """Run all tasks and return their results in order; cached results are loaded.
 
     Runs are sent one by one to the executor, whose workers write into `folder`. Without an
     executor, `n_jobs` local processes are used.
+
+    Parameters
+    ----------
+    manifest : labelled images
+    tasks : runs of the evaluation
+    folder : output folder
+    work : execution options
     """
     cache = RunCache(folder.absolute())
     sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)

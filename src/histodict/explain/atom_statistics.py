@@ -49,13 +49,13 @@ from .patch_sample import (
 
 @dataclass(frozen=True)
 class AtomStability:
-    """Stability of the atoms.
+    """Similarity of the atoms to those of repeated trainings.
 
     Attributes
     ----------
-    seeds, halves : (n_atoms,), mean |cos| of the best match after training with other seeds, and on
-        halves of the patients
-    matched_seeds, matched_halves : means over all atoms of a one-to-one matching
+    seeds, halves : (n_atoms,), |cos| with the most similar atom after training with other seeds,
+        and on halves of the patients; mean over the trainings
+    matched_seeds, matched_halves : means of |cos| over all atoms if they are matched one to one
     n_trainings : number of trainings of each kind
     """
 
@@ -77,6 +77,7 @@ def measure_stability(
 
     Parameters
     ----------
+    model, manifest : model whose atoms are compared, and its training images
     n_trainings : number of trainings of each kind
     train : train(seed, images), returns a model of the same recipe
     """
@@ -151,19 +152,19 @@ class AtomStatistics:
 
     Attributes
     ----------
-    atom : index in the codes
+    atom : index of the atom in the dictionary
     label : CLASS:NUMBER
     class_name : class of the atom
     name, group, artefact, disabled : annotations by the user
     digest : identifies the atom across models
-    fractions : for each class, the fraction of its patches that use the atom
+    fractions : for each class, the fraction of its patients that use the atom
     n_patients, of_patients : number of patients with a patch that uses the atom, and of all
         patients
     auc, auc_low, auc_high : AUC of the usage per patient for the class of the atom against the
         others, with a 95 % interval from a bootstrap of patients
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
-    top_patient : fraction of the usage in its class that comes from a single patient, at most
+    top_patient : largest fraction of the usage in the atom's class that comes from one patient
     site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`; the last is
         one number for all atoms
     site, site_excess : site with the highest usage relative to other sites of a class, and the
@@ -272,9 +273,9 @@ def compute_atom_statistics(
 
     Parameters
     ----------
-    notes : annotations of the atoms
-    gallery : sample of patches of the records
-    labels : label of each patch
+    atoms, notes : atoms of the model, and their annotations
+    gallery, labels : sample of patches of the records, and the label of each patch
+    stability : similarity to the atoms of repeated trainings; None if it was not measured
     """
     patient_of_record = np.unique([_patient(r) for r in records], return_inverse=True)[1]
     units = _units(gallery, labels, records, classes, patient_of_record)
@@ -449,7 +450,10 @@ class AtomReportData:
         n_atoms: int,
         stability: AtomStability | None = None,
     ) -> AtomReportData:
-        """Collect the report of a model from a sample of patches of the records."""
+        """Compute the report of a model from a sample of patches of the records.
+
+        It contains at most `n_atoms` atoms per class.
+        """
         atoms, labels = _atoms(model), patch_labels(model, gallery, records)
         patients, names = patient_indices(records), model.class_names_
         shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
@@ -512,6 +516,7 @@ def collect_atom_report(
 
     Parameters
     ----------
+    model, manifest : fitted model with atoms, and labelled images to sample patches from
     n_atoms : maximum number of atoms per class
     cache : cache folder of the training, which may contain encoder features
     n_trainings : number of trainings with other seeds, and on halves of the patients
@@ -564,7 +569,7 @@ def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest
 
 
 def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
-    """Return the report as JSON-serialisable data; atoms are identified by index."""
+    """Return the report as JSON-serialisable data; `names` are the names of the images."""
     gallery = report.gallery
 
     def place(patch: int, weight: float) -> dict[str, Any]:

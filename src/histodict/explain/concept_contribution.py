@@ -24,7 +24,7 @@ class AtomActivity:
 
     Attributes
     ----------
-    patch_statistics : means over the patches
+    patch_statistics : usage and weights of the atoms, averaged over the patches
     usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
     tissue : (rows, columns), cells with patches
     total : for atoms that share a name, the fraction of the patches that use any of them
@@ -67,13 +67,17 @@ class ConceptContribution:
 
     Attributes
     ----------
+    name : name given by the user, else the label of the atom
     class_name : class of the atoms; empty for a whole model and for atoms of several classes
     contribution : (n_scores,), contribution to the scores
     usage : fraction of the patches that use the concept; None for a whole model
     reference_usage, reference_contribution : for each class, the values of its training patches
     usage_map : (rows, columns), fraction of the patches that use it; NaN on background
-    atoms, sign : atom indices, the most used first, and the sign in which that one is used
+    group, artefact, is_named : annotations by the user: group of the atoms, whether they are
+        artefacts, and whether they have a name
+    atoms, sign : atom indices, the most used first, and the sign of the weights of the first
     member, of_ensemble : index of the model, and whether it is a member of an ensemble
+    no_atoms_reason : why a whole model is not divided into concepts; empty for a concept
     """
 
     name: str
@@ -99,12 +103,15 @@ class ConceptContribution:
 
     @property
     def quoted(self) -> str:
-        """Name as it is written within a sentence."""
+        """Name for use within a sentence: in quotation marks if it was given by the user."""
         name = f"“{self.name}”" if self.is_named else self.name
         return f"{name} of base model {self.member + 1}" if self.of_ensemble else name
 
     def describe_reference(self, name: str) -> str:
-        """Format the reference usage of a class; an upper bound for several atoms."""
+        """Return the reference usage of class `name` as text.
+
+        The usage of several atoms together is only known up to an upper bound, "at most …".
+        """
         if name not in self.reference_usage:
             return ""
         return "at most " * (len(self.atoms) > 1) + percent(self.reference_usage[name])
@@ -129,9 +136,12 @@ class ScoreContributions:
 
     Attributes
     ----------
+    model : model that gives the scores
+    scores : (n_scores,), scores of the image
     activity, parts : atom usage and contributions (n_scores, n_codes); None without atoms
     reference : for each class, the contributions in its training patches; empty without atoms
     factor : (n_scores,), weight of this model in the ensemble score
+    member : index of the model in the ensemble
     """
 
     model: ImagePipeline
@@ -144,7 +154,7 @@ class ScoreContributions:
 
     @property
     def name(self) -> str:
-        """Method, features, stain normalisation and magnification of the model."""
+        """Description of the model: method, features, stain normalisation and magnification."""
         recipe = self.model.recipe
         description = [
             f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
@@ -195,7 +205,7 @@ class ActivityRecorder(PatchRecorder):
         codes: csr_array,
         contributions: DistanceContributions | None,
     ) -> None:
-        """Keep the codes and contributions of a chunk."""
+        """Store the codes and contributions of a chunk of patches at these rows and columns."""
         if contributions is not None:
             self._chunks.append((positions, codes, contributions))
 
@@ -223,7 +233,10 @@ class ActivityRecorder(PatchRecorder):
         self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
 
     def contributions(self, scores: NDArray[np.float64], parts: Parts) -> ScoreContributions:
-        """Return the contributions to `scores` in the image and in the reference of each class."""
+        """Return the contributions to `scores` in the image and in the reference of each class.
+
+        `parts` computes the contributions of the atoms from their statistics.
+        """
         model = self._model
         if self.activity is None:
             return ScoreContributions(model, scores)

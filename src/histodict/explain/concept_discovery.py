@@ -129,7 +129,7 @@ class ConceptTrainingSet:
     def from_records(
         cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
     ) -> ConceptTrainingSet:
-        """Return the training set of the records.
+        """Return the training set of the records; `vectors` is the name of the encoder.
 
         Raises a ValueError for records with an error, a mixture of images and feature files, and
         pixel features.
@@ -153,11 +153,11 @@ class ConceptTrainingSet:
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
     def as_listed(self, rows: list[Row]) -> list[Row]:
-        """Return rows, one per record, in the order of the original list."""
+        """Reorder rows, one per record, to the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
     def size(self, record: ImageRecord) -> PixelSize:
-        """Return the pixel size of an image."""
+        """Return the pixel size of a record."""
         return self.settings.with_table(record.mpp).at(record.path)
 
     def open(self, index: int) -> Any:
@@ -169,7 +169,7 @@ class ConceptTrainingSet:
         )
 
     def describe_size_differences(self) -> str:
-        """Return a warning if pixel sizes differ or are partly unknown, else nothing."""
+        """Return a warning if pixel sizes differ or are partly unknown, else an empty string."""
         if self.origin is not None:
             return ""
         sizes = [self.size(record).mpp for record in self.records]
@@ -295,7 +295,7 @@ def usage_of(
 def settings_of(
     source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
 ) -> dict[str, Any]:
-    """Return all settings that determine which concepts are learnt."""
+    """Return all settings that determine the concepts; `keys` identify the image contents."""
     return {
         "form": _FORMAT,
         "recipe": source.recipe.to_dict(),
@@ -358,7 +358,7 @@ class ConceptClassifier:
         return cls(tuple(names), centre, weights, np.concatenate([h.intercept_ for h in models]))
 
     def contributions(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the contributions (n_images, n_scores, n_atoms) to the scores."""
+        """Return the contribution (n_images, n_scores, n_atoms) of each concept to the scores."""
         parts = (features - self.centre)[:, None] * self.weights
         n_atoms = parts.shape[2] // 2
         return parts[..., :n_atoms] + parts[..., n_atoms:]
@@ -369,7 +369,7 @@ class ConceptClassifier:
         return scores
 
     def order(self, scores: NDArray[np.float64]) -> tuple[int, int]:
-        """Return the indices of the predicted class and of the runner-up."""
+        """Return the indices of the predicted class and of the runner-up for scores (n_scores,)."""
         if len(scores) == 1:
             predicted = int(scores[0] > 0)
             return predicted, 1 - predicted
@@ -417,7 +417,11 @@ def leave_one_patient_out_accuracy(
 def concept_prediction_rows(
     usage: ConceptUsage, labels: Sequence[str], images: Sequence[str], names: Sequence[str]
 ) -> tuple[ConceptClassifier, list[Row]]:
-    """Fit a classifier to the labelled images and return it with one row per image."""
+    """Fit a classifier to the labelled images and predict all images.
+
+    Return the classifier, and a table row per image. `images` and `names` are the names of the
+    images and of the concepts; images without a label have an empty one in `labels`.
+    """
     is_labelled = np.array([bool(label) for label in labels])
     known = [label for label in labels if label]
     for name, count in Counter(known).items():
@@ -507,10 +511,10 @@ def _dataclass_from_arrays(kind: Any, name: str, arrays: dict[str, NDArray[Any]]
     return kind(**values)
 
 
-def check_settings_match(folder: Path, before: dict[str, Any], today: dict[str, Any]) -> None:
-    """Raise a ValueError if the concepts were learnt with other settings."""
-    current = json.loads(json.dumps(today))
-    different = sorted(k for k in current.keys() | before.keys() if current.get(k) != before.get(k))
+def check_settings_match(folder: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
+    """Raise a ValueError if the `stored` settings of a folder differ from the `current` ones."""
+    current = json.loads(json.dumps(current))
+    different = sorted(k for k in current.keys() | stored.keys() if current.get(k) != stored.get(k))
     if different:
         raise ValueError(
             f"{folder}: contains concepts computed with other settings ({', '.join(different)}). "
@@ -519,7 +523,7 @@ def check_settings_match(folder: Path, before: dict[str, Any], today: dict[str, 
 
 
 def names_in(folder: Path, n_atoms: int) -> list[str]:
-    """Return the names of the concepts from the table; concepts without a name are numbered."""
+    """Return the concept names from the table in `folder`; concepts without a name are numbered."""
     names = [f"concept {index + 1}" for index in range(n_atoms)]
     file = folder / TABLE
     if not file.exists():

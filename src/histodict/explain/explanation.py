@@ -82,7 +82,16 @@ def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[Sco
 def group_by_concept(
     own: ScoreContributions, classes: Sequence[str], is_ensemble: bool
 ) -> list[ConceptContribution]:
-    """Group the contributions of a model by concept; one part for a model without atoms."""
+    """Group the contributions of a model by concept.
+
+    A model without atoms gives a single contribution.
+
+    Parameters
+    ----------
+    own : scores of the model and contributions of its atoms
+    classes : class names
+    is_ensemble : whether the model is a member of an ensemble
+    """
     atoms = own.model.atoms()
     if atoms is None or own.parts is None or own.activity is None:
         name, contribution = own.model.recipe.method, own.factor * own.scores
@@ -171,7 +180,8 @@ class Explanation:
     ----------
     prediction : prediction of the image
     classes : class names
-    scores : (n_scores,), explained scores; for regions, their mean margin minus its threshold
+    scores : (n_scores,), explained scores; for regions, the mean margin of their patches minus the
+        threshold
     constant : (n_scores,), part of the scores that belongs to no concept
     parts : contributions of the concepts
     is_of_regions : whether the model is a `RegionDetector`
@@ -198,13 +208,13 @@ class Explanation:
 
     @cached_property
     def rival(self) -> int:
-        """Index of the runner-up class."""
+        """Index of the runner-up class, the one with the second highest score."""
         if len(self.scores) == 1:
             return 1 - self.predicted_class
         return int(np.argsort(-self.scores, kind="stable")[1])
 
     def margin_to_runner_up(self, values: NDArray[np.float64]) -> float:
-        """Return the values of the predicted class minus those of the runner-up class.
+        """Return the value for the predicted class minus that for the runner-up class.
 
         Parameters
         ----------
@@ -219,7 +229,10 @@ class Explanation:
         return float(values[self.predicted_class] - values[self.rival])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
-        """Return the margin of a contribution minus that of its reference in the other class.
+        """Return by how much a contribution exceeds its reference.
+
+        Both are taken as margins of the predicted class over the runner-up class. The reference is
+        the mean over the training patches of the runner-up class.
 
         Parameters
         ----------
@@ -241,11 +254,11 @@ class Explanation:
 
     @cached_property
     def total_excess(self) -> float:
-        """Sum of the excess of all contributions: the score minus that of the reference."""
+        """Sum over all contributions of their excess over the reference."""
         return float(sum(self.excess_over_reference(part) for part in self.parts))
 
     def explained_share(self, parts: Sequence[ConceptContribution]) -> float:
-        """Return the share of the score's difference from the reference due to `parts`.
+        """Return the fraction of the score's excess over its reference that is due to `parts`.
 
         Parameters
         ----------
@@ -262,7 +275,7 @@ class Explanation:
 
     @property
     def concepts(self) -> list[ConceptContribution]:
-        """Contributions in order, without the whole models that `votes` contains."""
+        """Contributions by decreasing absolute excess, without the whole models in `votes`."""
         return [part for part in self.ordered if part.usage is not None or not self.votes]
 
     def sums(self, n_shown: int) -> list[tuple[str, float, float, float]]:
@@ -311,7 +324,10 @@ class Explanation:
 
     @cached_property
     def changes(self) -> list[ConceptContribution] | None:
-        """Fewest concepts whose reference values would change the class; None if no set does."""
+        """Fewest concepts that change the predicted class if they take their reference values.
+
+        None if no set of concepts does.
+        """
         scores, replaced = self.scores.copy(), []
         for part in sorted(self.parts, key=lambda part: -self.excess_over_reference(part)):
             if self.excess_over_reference(part) <= 0:
@@ -331,7 +347,7 @@ class Explanation:
 
     @property
     def is_too_few(self) -> bool:
-        """Whether patches are classified as region, but too few are connected."""
+        """Whether patches are classified as region, but too few of them are connected."""
         return (
             self.is_of_regions
             and self.predicted_class == 1
@@ -364,7 +380,7 @@ class Explanation:
         return f"{text}. Largest contributions: {described}. {self.describe_share(reasons)}"
 
     def describe_share(self, parts: Sequence[ConceptContribution]) -> str:
-        """Return a sentence on how much of the difference from the reference `parts` explain.
+        """Return a sentence on how much of the score's excess over the reference `parts` explain.
 
         Parameters
         ----------
@@ -433,11 +449,12 @@ class Explanation:
         )
 
     def describe_change(self) -> str:
-        """Describe which changes would lead to the runner-up class; empty without concepts.
+        """Describe which changes of concepts would lead to the runner-up class.
 
         Returns
         -------
         str
+            Empty without concepts.
         """
         if self.prediction.top_label is None or all(part.usage is None for part in self.parts):
             return ""
@@ -526,7 +543,17 @@ def explain(
 ) -> Explanation:
     """Explain the prediction of any model for one image.
 
-    `mpp` is the pixel size in µm, as a number or an option; `within` is a region of interest.
+    Parameters
+    ----------
+    model : fitted classifier, ensemble or region detector
+    image : image, or its path
+    mpp : pixel size in µm, as a number or an option
+    within : region of interest; None for the whole image
+    callback : receives the progress
+
+    Returns
+    -------
+    Explanation
     """
     path = Path(image) if isinstance(image, str) else image
     select = partial(_select_regions, model.margin_threshold_) if model.finds_regions else None

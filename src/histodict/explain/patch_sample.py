@@ -30,14 +30,14 @@ _MAX_CHUNKS = 4  # chunks read per image; a slide has hundreds
 
 @dataclass(frozen=True)
 class PatchSample:
-    """Sample of patches.
+    """Random patches of several images, with their codes.
 
     Attributes
     ----------
     images : (n,), index of the image of each patch
-    corners : (n, 2), level-0 coordinates
-    side : (n,), level-0 side length
-    codes : (n, n_codes)
+    corners : (n, 2), x and y of the upper left corner in level-0 pixels
+    side : (n,), side length in level-0 pixels
+    codes : (n, n_codes), sparse codes
     """
 
     images: NDArray[np.int64]
@@ -54,9 +54,20 @@ class PatchSample:
         callback: Callback = no_callback,
         n_patches: int = N_PATCHES,
     ) -> PatchSample:
-        """Sample about `n_patches` tissue patches, the same number from each image.
+        """Sample tissue patches, the same number from each image, in parallel.
 
-        Images are processed in parallel. Raises a ValueError if no image shows tissue.
+        Parameters
+        ----------
+        model : model that computes the codes
+        records : images
+        seed : random seed
+        callback : receives the progress
+        n_patches : approximate number of patches
+
+        Raises
+        ------
+        ValueError
+            If no image shows tissue.
         """
         n_per_image = -(-n_patches // len(records))
         method = copy(model.method_).set_params(n_jobs=1)
@@ -125,7 +136,7 @@ class PatchSample:
             return None
 
     def at(self, patches: NDArray[np.int64]) -> PatchSample:
-        """Return the sample of the selected patches."""
+        """Return the sample restricted to the patches of these indices."""
         columns = self.images[patches], self.corners[patches], self.side[patches]
         return PatchSample(*columns, self.codes[patches])
 
@@ -152,8 +163,14 @@ class PatchSample:
     ) -> list[tuple[int, float]]:
         """Return the patches with the largest |weight| of an atom, and the weights.
 
-        At most two patches come from one image. `patients` is the patient index of each image; if
-        given, no patient contributes more patches than necessary.
+        At most two patches come from one image.
+
+        Parameters
+        ----------
+        atom : index of the atom
+        n_patches : number of patches
+        patients : patient index of each image; if given, no patient contributes more patches than
+            necessary
         """
         weights = self.codes[:, [atom]].toarray().ravel()
         order = np.argsort(-np.abs(weights), kind="stable")
@@ -164,7 +181,7 @@ class PatchSample:
         return self._first(order, weights, n_patches, patients[self.images], max_per_patient)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
-        """Return the patches with codes most similar to `code` (1, n_codes), and cosines."""
+        """Return the patches whose codes are most similar to `code` (1, n_codes), with cosines."""
         products = (self.codes @ code.T).toarray().ravel()
         norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
         cosines = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
@@ -241,6 +258,7 @@ class AtomUsage:
 
     Attributes
     ----------
+    atom : index of the atom
     fractions : for each label, the fraction of its patches that use the atom
     patches : (index in the sample, weight), by decreasing |weight|
     """
@@ -256,7 +274,9 @@ class ClassAtomUsage:
 
     Attributes
     ----------
-    n_active : number of atoms that any patch uses
+    name : class
+    n_atoms : number of atoms of the class
+    n_active : number of these that any patch uses
     per_patch : for each label, the mean number of the atoms that a patch uses
     atoms : the most used atoms
     """
@@ -284,8 +304,10 @@ def most_used_atoms(
 
     Parameters
     ----------
+    atoms : atoms of the model
     gallery : sample of patches
     labels : label of each patch
+    classes : class names
     n_atoms : maximum number of atoms per class
     patients : patient index of each image
     only : atoms to choose from
@@ -327,7 +349,7 @@ def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:
 
 
 def patch_labels(model: Model, gallery: PatchSample, records: Sequence[ImageRecord]) -> list[str]:
-    """Return the label of each patch, as the record and the kind of model define it."""
+    """Return the label of each patch, which `model` derives from the label or mask of its image."""
     labels = [""] * len(gallery.images)
     for image in np.unique(gallery.images).tolist():
         patches = np.flatnonzero(gallery.images == image)

@@ -215,13 +215,14 @@ def write_h5ad(
 ) -> Prediction:
     """Write the patches of an image with their codes into an .h5ad file; return the prediction.
 
-    Codes are written as they are computed, so that memory use does not grow with them.
+    Codes are written as they are computed, so that memory use does not grow with the image.
 
     Parameters
     ----------
     path : file to write
     model : trained model
-    predict : returns the prediction of the given model for the image
+    predict : function that predicts the image with the model that it is given; this is `model`,
+        changed to pass on its codes
     about : metadata of the image
     """
     check_patch_level(model)

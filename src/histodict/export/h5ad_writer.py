@@ -65,7 +65,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class LazyIndex:
-    """Names of rows, formatted when they are written, as a slide has millions of patches.
+    """Row names that are formatted as they are written, as a slide has millions of patches.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ def _(value: Categorical, group: Any, name: str) -> None:
 
 
 def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, Any]) -> None:
-    """Write a table.
+    """Write a table as an AnnData data frame.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
 
 
 def plain(name: str) -> str:
-    """Replace slashes, which separate names in HDF5, by the similar fraction slash."""
+    """Return a name for use in HDF5, with slashes replaced by the similar fraction slash."""
     return name.replace("/", "\N{FRACTION SLASH}")
 
 
@@ -197,7 +197,7 @@ class SparseRows:
             dataset[before:] = getattr(rows, name)
 
     def end(self) -> None:
-        """Write the row pointers and the shape after the last row."""
+        """Write the row pointers and the shape; call it after the last row."""
         counts = np.concatenate([np.zeros(1, np.int64), *self._counts])
         ends = np.cumsum(counts)
         kind = np.int32 if ends[-1] <= np.iinfo(np.int32).max else np.int64
@@ -205,7 +205,7 @@ class SparseRows:
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
     def count(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
-        """Count non-zero rows per label and column: (n_labels, n_columns)."""
+        """Count the non-zero values of each column, by label of the row: (n_labels, n_columns)."""
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
         counts = np.zeros(n_labels * self._n_columns, np.int64)
         for start in range(0, len(labels), _BLOCK):

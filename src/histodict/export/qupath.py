@@ -50,7 +50,7 @@ class GeoJSONOptions:
 
     Attributes
     ----------
-    of_patches : whether each patch is outlined, instead of areas of neighbours of one class
+    of_patches : whether each patch is outlined, instead of connected patches of the same class
     gzipped : whether outlines are compressed, which QuPath 0.4 and later reads
     with_project : whether a project of all images is written
     """
@@ -66,7 +66,7 @@ class GeoJSONOptions:
 
     @property
     def form(self) -> list[bool]:
-        """Options that affect the files of an image."""
+        """Options that determine the GeoJSON file of an image."""
         return [self.of_patches, self.gzipped]
 
 
@@ -91,12 +91,18 @@ def geojson_features(
 
 
 def score_name(class_name: str) -> str:
-    """Return the name of the measurement of a class: margin of a patch, mean over an area."""
+    """Return the QuPath measurement name of a class score.
+
+    The score is the margin of a patch, or its mean over an area.
+    """
     return f"{class_name}: score"
 
 
 def usage_column(concept: str) -> str:
-    """Return the name of the measurement of a concept: use by a patch, fraction of an area."""
+    """Return the QuPath measurement name of the usage of a concept.
+
+    The usage is that of a patch, or the fraction of the patches of an area.
+    """
     return f"{concept}: use"
 
 
@@ -161,7 +167,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
-    """Yield one annotation per region; regions belong to the second of two classes."""
+    """Yield one annotation per detected region, with the second of the two classes."""
     label = _label(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
@@ -221,7 +227,7 @@ def _feature(geometry: str, kind: str, label: str, measurements: str) -> str:
 
 
 def save_geojson(path: Path, features: Iterable[str]) -> None:
-    """Write features one by one, as all patches of a slide may take gigabytes of memory."""
+    """Write features to a file one by one, as those of a slide may take gigabytes of memory."""
     with atomic_write(path) as partial, _open_output(partial) as file:
         file.write(b'{"type":"FeatureCollection","features":[\n')
         for index, feature in enumerate(features):
@@ -267,7 +273,7 @@ class ProjectImage:
     Attributes
     ----------
     path : image
-    key : key of its files in the folder of the run
+    key : name of its files in the results folder
     label : metadata shown in the image list of the project
     """
 
@@ -277,7 +283,7 @@ class ProjectImage:
 
 
 def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectImage]) -> None:
-    """Create a project, or add missing images and classes to an existing one.
+    """Create a QuPath project, or add missing images and classes to an existing one.
 
     Images that cannot be opened are left out with a warning.
 

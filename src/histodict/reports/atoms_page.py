@@ -58,7 +58,7 @@ _BLANK_GREY = 244
 
 
 def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid] | None:
-    """Return where the atoms are used in an image, with the grid of its patches.
+    """Return where each atom is used in an image, with the grid of its patches.
 
     Returns None if the image has too many patches or shows only background.
     """
@@ -86,7 +86,7 @@ def usage_image(
     ----------
     picture : path of the image; None for a blank background
     grid : grid of the patches
-    share : fractions (rows, columns) on a coarser grid, NaN on background
+    share : fractions (rows, columns) on a coarser grid than the patches; NaN on background
     colour : RGB colour of the class
     """
     step = grid.step * max(1, -(-max(grid.n_rows, grid.n_columns) // max(share.shape)))
@@ -185,7 +185,7 @@ def _has_no_sites(report: AtomReportData) -> bool:
 
 
 def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
-    """Describe atoms that differ between sites, or why this cannot be tested."""
+    """Describe the atoms whose usage differs between sites, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the image table has no column 'site'."
@@ -248,7 +248,7 @@ class _Map:
 
 
 def find_maps(model: Model, report: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
-    """Return, per class, the map of the image whose patches use its displayed atoms most."""
+    """Return one usage map per class, on the image that uses the displayed atoms most."""
     maps = []
     for class_index, use in enumerate(report.classes):
         atoms = [usage.atom for usage in use.atoms]
@@ -292,7 +292,9 @@ def atom_rows(
     records : images that the patches are taken from
     names : names of the images as displayed
     uses : atoms per class; None for the most used atoms
-    maps : where atoms are used, per class
+    maps : usage maps of the classes, from `find_maps`
+    n_jobs : number of threads
+    callback : receives the progress
     """
     uses = report.classes if uses is None else uses
     usages = [usage for use in uses for usage in use.atoms]

@@ -38,7 +38,7 @@ from .model_card import checklist, model_card
 class Figures:
     """Figures of an evaluation; each is also written to a file in `folder`.
 
-    If training sizes were compared, all figures except `sizes` show the largest.
+    If several training set sizes were compared, all figures except `sizes` show the largest.
     """
 
     def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
@@ -47,7 +47,7 @@ class Figures:
         self.folder = folder
 
     def intervals(self) -> list[str]:
-        """Draw one chart of estimates with intervals per measure."""
+        """Draw a chart per metric with the estimates and intervals of all methods."""
         chance_level = {"balanced accuracy": 1 / len(self.evaluation.classes), "AUC": 0.5}
         size, charts = self.evaluation.shown_size, []
         for metric in self.evaluation.measures:
@@ -62,7 +62,7 @@ class Figures:
         return charts
 
     def differences(self) -> str | None:
-        """Draw the paired differences of methods; None if nothing was compared."""
+        """Draw the paired differences from the first method; None if no methods were compared."""
         rows = [
             r for r in self.evaluation.comparisons if r["n_per_class"] == self.evaluation.shown_size
         ]
@@ -76,7 +76,7 @@ class Figures:
         return self._rendered(intervals_svg, "differences", estimates, label, limits, reference, 1)
 
     def sizes(self) -> str | None:
-        """Draw the first measure against the training images per class; None for one size."""
+        """Draw the main metric by training images per class; None for a single size."""
         sizes = self.evaluation.sizes()
         if len(sizes) < 2:
             return None

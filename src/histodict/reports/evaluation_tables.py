@@ -43,7 +43,7 @@ class ImageResult:
     method : name of the method
     label : predicted class
     result : result of the run
-    i : position of the image in the result
+    i : index of the image among the predictions of the run
     """
 
     position: int
@@ -75,7 +75,7 @@ class ImageResult:
 
 
 def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
-    """Return the predictions of the methods in the tables, at the largest training size."""
+    """Return all predictions of the methods in the tables, at the largest training set size."""
     methods, size = evaluation.methods, evaluation.shown_size
     return [
         ImageResult(
@@ -98,7 +98,7 @@ def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
 def confusion_matrices(
     evaluation: Evaluation, shown: Sequence[ImageResult]
 ) -> list[dict[str, Any]]:
-    """Return a confusion matrix of the images per method, over repeats and seeds."""
+    """Return a confusion matrix of the images per method, summed over repeats and seeds."""
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
     for method in evaluation.methods:
@@ -146,7 +146,10 @@ def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row
 
 
 def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Return patients with errors, most errors first, with counts per method and images."""
+    """Return the patients with errors, most errors first.
+
+    Each has the number of errors per method, and its images.
+    """
     patients = _grouped(shown, lambda result: result.record.patient)
     n_cards = count(1)
     rows = []
@@ -229,7 +232,7 @@ def span(values: Iterable[int]) -> str:
 
 
 def join_names(named: Mapping[str, Any]) -> str:
-    """Join names and values as "name value, name value"."""
+    """Format a mapping as "name value, name value"."""
     return ", ".join(f"{name} {value}" for name, value in named.items())
 
 
@@ -282,7 +285,7 @@ def pixel_size_text(recipe: Recipe) -> str:
 
 
 def selection_text(evaluation: Evaluation) -> list[str]:
-    """Return warnings about optimistic scores of methods tested on the same images."""
+    """Return warnings that scores are optimistic: of the best method, and of adapted thresholds."""
     warnings = []
     n_methods = len(evaluation.methods)
     if n_methods > 1:
@@ -351,7 +354,7 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 
 def split_by_image(evaluation: Evaluation) -> bool:
-    """Whether a split separates images instead of patients."""
+    """Return whether a split separates images of the same patient."""
     return any(split.by == "image" for split in evaluation.splits)
 
 
@@ -398,7 +401,10 @@ def _protocol_text(evaluation: Evaluation) -> str:
 
 
 def side_text(evaluation: Evaluation, side: str) -> str:
-    """Count images and patients of one side of the splits, "train" or "test"."""
+    """Describe the numbers of images and patients in the training or test sets.
+
+    `side` is "train" or "test".
+    """
     positions = [split.train if side == "train" else split.test for split in evaluation.splits]
     n_patients = [
         len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
@@ -416,7 +422,8 @@ class RegionResult:
     Attributes
     ----------
     predicted : prediction
-    table : patches (4,): true positives, false negatives, false positives, true negatives
+    table : (4,), number of patches: true positives, false negatives, false positives, true
+        negatives
     """
 
     predicted: ImageResult
@@ -429,7 +436,7 @@ class RegionResult:
 
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
-    """Count the patches of each prediction."""
+    """Return each prediction with its patches counted."""
     return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
 
 
@@ -448,7 +455,7 @@ def patch_confusion_matrices(
 
 
 def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
-    """Return a row per image and method with its patch counts, over repeats and seeds."""
+    """Return a table row per image and method with its patch counts, over repeats and seeds."""
     rows = []
     for of_image in _by_image(results):
         record = of_image[0].predicted.record
@@ -470,7 +477,10 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
 
 
 def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Return all images, most wrong patches first, the first ones with a map."""
+    """Return all images, those with the most wrong patches first.
+
+    Only the first ones have a picture of their patch map.
+    """
     images = sorted(
         _by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )

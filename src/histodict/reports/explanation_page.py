@@ -34,7 +34,7 @@ def write_explanation_page(
     path : file to write
     model : trained model
     explanations : one explanation per image
-    records : images
+    records : explained images, in the same order
     n_parts : number of concepts shown per image
     """
     content = {

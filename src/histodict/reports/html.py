@@ -78,14 +78,14 @@ def intervals_svg(
     line: tuple[float, str] | None = None,
     first_style: int = 0,
 ) -> str:
-    """Draw one row per estimate, in the given order.
+    """Draw a chart of estimates with intervals, one row each, in the given order.
 
     Parameters
     ----------
     name : prefix of the ids in the SVG element
     rows : estimates
     label : label of the axis
-    ends : limits that the axis shows at least, so that a small spread does not look large
+    ends : smallest range of the axis, so that small differences do not look large
     line : position and name of a reference line
     first_style : index of the first row's style, so that a method looks alike in all charts
     """
@@ -112,7 +112,15 @@ def intervals_svg(
 def sizes_svg(
     name: str, curves: Mapping[str, Sequence[ChartEstimate]], label: str, axis_label: str
 ) -> str:
-    """Draw a curve per method over common named steps, side by side at every step."""
+    """Draw a curve with intervals per method over common steps, such as training set sizes.
+
+    Parameters
+    ----------
+    name : prefix of the ids in the SVG element
+    curves : estimates of each method, one per step; their names label the steps
+    label : label of the axis of values
+    axis_label : label of the axis of steps
+    """
     with _chart(3.6) as (figure, axes):
         n_curves = max(len(curves), 2)
         styles = _styles(len(curves))
@@ -133,7 +141,10 @@ def sizes_svg(
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
-    """Draw miss rate against false alarm rate, with the operating point of each method."""
+    """Draw miss rate against false alarm rate, with the operating point of each method.
+
+    `name` is the prefix of the ids in the SVG element.
+    """
     with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
         # Later curves are thinner, which keeps overlapping earlier ones visible.
@@ -153,7 +164,10 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
 
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
-    """Draw observed frequency against predicted probability; larger dots are more images."""
+    """Draw observed frequency against predicted probability; larger dots stand for more images.
+
+    `name` is the prefix of the ids in the SVG element.
+    """
     with _chart(_WIDTH) as (figure, axes):
         axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
         for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
@@ -219,7 +233,7 @@ def _environment() -> Environment:
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
-    """Fill a template with escaped content and write the page."""
+    """Render a template with escaped content and write the page."""
     page = _environment().get_template(template).render(**content)
     with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")
@@ -269,7 +283,14 @@ def patch_images(
 
 
 def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[int, int], int]:
-    """Return corner and side, in level-0 pixels, of a square `times` as wide as the patch."""
+    """Return a square around a patch, as corner and side in level-0 pixels.
+
+    Parameters
+    ----------
+    gallery : patches and their positions
+    patch : position in the gallery
+    times : width of the square as a multiple of that of the patch
+    """
     side = float(gallery.side[patch])
     wide = round(times * side)
     x, y = (round(float(at) - (wide - side) / 2) for at in gallery.corners[patch])
@@ -277,7 +298,14 @@ def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[i
 
 
 def draw_outline(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArray[np.uint8]:
-    """Outline the central patch in black within white, visible on any tissue."""
+    """Outline the patch in the centre of an image, in black and white.
+
+    Parameters
+    ----------
+    pixels : square image around the patch
+    times : width of the image as a multiple of that of the patch
+    thick : line width in pixels
+    """
     image = Image.fromarray(pixels)
     canvas = ImageDraw.Draw(image)
     low, high = (round(image.width * (1 + sign / times) / 2) for sign in (-1, 1))

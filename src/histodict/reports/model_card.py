@@ -42,8 +42,8 @@ _PATCH_SETTINGS = (
 def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     """Return the model card of a saved model, as headings and texts.
 
-    With the model at hand, `model.describe_decision()` may replace "Decision": it knows the
-    threshold.
+    The card is made from the header alone, which does not contain the threshold. If the model is
+    loaded, `model.describe_decision()` may replace the text of "Decision".
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def model_card(evaluation: Evaluation) -> list[SummaryRow]:
-    """Return the model card of the first method in the tables, as headings and texts."""
+    """Return the model card of the first method of an evaluation, as headings and texts."""
     method = evaluation.methods[0]
     plan = evaluation.plans[method]
     n_sites = len({record.site for record in evaluation.manifest.records if record.site})
@@ -218,7 +218,10 @@ def _task_text(evaluation: Evaluation) -> str:
 
 
 def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
-    """Return the limitations of the evaluation, one sentence each."""
+    """Return the limitations of an evaluation, one sentence each.
+
+    `n_sites` is the number of sites of the tested images.
+    """
     n_patients = len(tables.tested_patients(evaluation))
     sentences = [
         f"Tested on {pluralize(n_patients, 'patient')}; see the intervals for the uncertainty.",
@@ -261,7 +264,7 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 
 def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
-    """Return the checklist as (item, question, answer)."""
+    """Return the TRIPOD+AI checklist of an evaluation as (item, question, answer)."""
     entries = _of_data(evaluation) | _of_methods(evaluation) | _of_results(evaluation)
     return [(item, question, entries.get(item, tables.NOT_RECORDED)) for item, question in ITEMS]
 
