@@ -345,7 +345,7 @@ class AnnotationFile:
         return RunLengthMask.from_outlines(selected, image.size)
 
     def notes(self) -> list[str]:
-        """Return remarks on the file; none if it cannot be read, as using it raises the error.
+        """Return warnings about the content of the file; empty if it cannot be read.
 
         Returns
         -------
@@ -357,7 +357,7 @@ class AnnotationFile:
             return []
 
     def fingerprint(self) -> list[Any]:
-        """Return all that determines the outlines; the file name does not.
+        """Return values that change whenever the outlines do; the file name has no effect.
 
         Returns
         -------

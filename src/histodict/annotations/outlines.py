@@ -144,7 +144,7 @@ class Annotations:
         return [(outline, ring, points[0]) for outline, ring, points in found if points]
 
     def notes(self) -> list[str]:
-        """Return remarks on a file that can be used."""
+        """Return warnings about the content, such as rings that cross themselves."""
         lines = []
         if self.skipped and self.outlines:
             what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
@@ -188,7 +188,7 @@ def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, flo
 
 
 def is_tangled(ring: Ring) -> bool:
-    """Return whether so many sides of a long ring may cross that GEOS would take minutes."""
+    """Return whether a long ring has so many possible self-intersections that GEOS is too slow."""
     import shapely
 
     if len(ring) <= _MAX_SIMPLE_CORNERS:
@@ -207,7 +207,7 @@ _CELL_PX = 64  # side of the squares that are tested for full or no coverage
 
 
 class RunLengthMask:
-    """Mask of an image as runs of region in its rows, for the covered fraction of any rectangle.
+    """Run-length encoded mask of a region; computes the covered fraction of squares.
 
     The position of a pixel is row × (width + 1) + column, so that no run continues in the next row.
 
@@ -258,7 +258,7 @@ class RunLengthMask:
 
     @cached_property
     def box(self) -> tuple[int, int, int, int]:
-        """(left, top, right, bottom) of all runs."""
+        """Bounding box of the region: (left, top, right, bottom)."""
         if not self.any():
             return 0, 0, 0, 0
         stride = self.size[0] + 1

@@ -42,8 +42,13 @@ def match_annotations(
 ) -> list[AnnotationFile]:
     """Return the annotation file of each image; a single file is for a single image.
 
-    An image without a file in the folder gets the file name that it lacks, so that reading it
-    reports the missing file.
+    For an image without a file in the folder, the expected file name is returned; reading it then
+    reports that it is missing.
+
+    Parameters
+    ----------
+    images : images
+    annotations_source : folder of annotation files, or a single file
     """
     annotations = (
         annotations_source
@@ -332,9 +337,12 @@ def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> Regio
 
 
 class RegionMask:
-    """Region given by a mask; coverage of rectangles is computed from a summed-area table.
+    """Region given by a mask image; coverage of squares is computed from a summed-area table.
 
-    Rectangles are level-0 pixels of an image of `size` (width, height).
+    Parameters
+    ----------
+    region : (height, width), pixels of the mask that belong to the region
+    size : (width, height) of the image in level-0 pixels
     """
 
     box: tuple[int, int, int, int] | None = None

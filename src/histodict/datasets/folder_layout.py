@@ -46,7 +46,15 @@ _MAX_DEPTH = 100
 
 
 class FolderEntry(NamedTuple):
-    """Entry of a directory tree; `depth` is 1 for direct children of the root."""
+    """Entry of a directory tree.
+
+    Attributes
+    ----------
+    path : path of the entry
+    kind : IMAGE, FOLDER, the reason why a folder is skipped, or another type of file
+    depth : number of folders from the root; 1 for its direct children
+    is_link : whether the entry is a symbolic link
+    """
 
     path: Path
     kind: str
@@ -299,9 +307,10 @@ class FeatureFolder:
         return files
 
     def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
-        """Return records of the feature files of slides; records of missing files have an error.
+        """Return the records with the feature file of each slide as path.
 
-        The path of a given record is the slide's image, or its name if there is no image.
+        Records without a feature file have an `error`. The path of a given record is the slide's
+        image, or its name if there is no image.
         """
         pairs = [(record.path, self._of(record)) for record in records]
         slides: dict[Path, list[Path]] = {}

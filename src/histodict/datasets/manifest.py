@@ -50,7 +50,7 @@ __all__ = [
 
 
 def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -> None:
-    """Raise an error if two lines of a table list the same file."""
+    """Raise an error if two lines of a table at `path` list the same file."""
     first_lines: dict[Path, int] = {}
     for line, record in zip(lines, records, strict=True):
         first = first_lines.setdefault(record.path, line)
@@ -89,7 +89,15 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
 
 
 def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_name: bool) -> None:
-    """Raise an error if files of the records are missing; with `by_name`, check only masks."""
+    """Raise an error if files of the records are missing.
+
+    Parameters
+    ----------
+    path : table, for messages
+    lines : line of each record in the table
+    records : records to check
+    by_name : whether images are replaced by feature files, found by name; only masks are checked
+    """
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
@@ -104,7 +112,14 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_nam
 
 
 def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image") -> list[str]:
-    """Return a warning per class with a single image; labels of images with masks are ignored."""
+    """Return a warning for each class that has only one image without a mask.
+
+    Parameters
+    ----------
+    records : images
+    where : list of the images, for messages
+    one : noun for an image, for messages
+    """
     counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
         (
@@ -117,7 +132,14 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
 
 
 def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
-    """Return the warning that patients are unknown."""
+    """Return the warning that patients are unknown.
+
+    Parameters
+    ----------
+    source : list of the images
+    n_images : number of images without a patient
+    remedy : sentence that says how to specify patients
+    """
     return (
         f"{source}: NO PATIENT is specified for {pluralize(n_images, 'image')}. Each image "
         "counts as a separate patient, and if some are from the same patient, every measured "
@@ -126,7 +148,7 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
 
 
 def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
-    """Return a warning if the images have several splits, as training uses all; else ''."""
+    """Return a warning that training uses all splits; empty if there is at most one split."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""

@@ -130,7 +130,7 @@ def _text(cell: Any) -> str:
 
 
 class ManifestError(ValueError):
-    """Unusable list of images; the message says where and why."""
+    """Exception raised if a list of images is unusable; the message says where and why."""
 
 
 def check_spelling(source: Path, labels: list[str]) -> None:
@@ -258,12 +258,12 @@ class ImageRecord:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether a mask or annotations define the classes."""
+        """Whether a mask or annotations define the classes of its parts."""
         return self.mask is not None or self.annotations is not None
 
 
 def names_patient(patient: str, image: object) -> bool:
-    """Return whether `patient` is a patient, and not the name of the image in place of one."""
+    """Return whether `patient` names a patient, not the image that counts as an unknown one."""
     return bool(patient) and PurePath(patient).name != PurePath(str(image)).name
 
 
@@ -279,7 +279,7 @@ def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
 
 
 def describe_patients(n_known: int, n_without: int) -> str:
-    """Describe the numbers of `count_patients`, as in "6 patients" or "patients unknown"."""
+    """Describe numbers from `count_patients`, such as "6 patients" or "patients unknown"."""
     if not n_known:
         return "patients unknown"
     text = pluralize(n_known, "patient")
@@ -313,7 +313,7 @@ def normalize_unicode(name: str) -> str:
 
 
 def slide_stems(name: str) -> Iterator[str]:
-    """Yield the possible names of a slide: its file name without suffix, and as it is."""
+    """Yield the names that a slide's files may have: the file name without and with its suffix."""
     for suffix in (*_OF_IMAGES, *FORMATS):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             yield normalize_unicode(name[: -len(suffix)])

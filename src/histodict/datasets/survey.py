@@ -79,7 +79,13 @@ _HEAD_BYTES = 65536
 
 @dataclass(frozen=True)
 class ReadabilityReport:
-    """Images that cannot be read, as pairs (record, reason)."""
+    """Result of `check_readable`.
+
+    Attributes
+    ----------
+    n_images : number of checked images
+    bad : (record, reason) of each image that cannot be read
+    """
 
     n_images: int
     bad: list[tuple[ImageRecord, str]]
@@ -149,9 +155,10 @@ def drop_unreadable(
     callback: Callback = no_callback,
     check: UsabilityCheck | None = None,
 ) -> tuple[Manifest, list[str]]:
-    """Return the usable images, and the reasons why the others cannot be used.
+    """Return a manifest without unusable images, and the reason for each excluded image.
 
-    The names of the others are added to `Manifest.skipped`.
+    The names of excluded images are added to `Manifest.skipped`. For the parameters see
+    `check_readable`.
     """
     bad = check_readable(manifest.records, n_jobs, callback, check).bad
     unreadable = {record for record, _ in bad}
@@ -239,7 +246,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
 
 
 def check_duplicates_by_content(manifest: Manifest) -> list[str]:
-    """Raise an error for identical images with different labels; return a warning for others."""
+    """Raise an error if identical images have different labels; return warnings for others."""
     groups = find_identical_files(manifest.records)
     for group in groups:
         first = group[0]
@@ -261,7 +268,7 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 
 
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
-    """Return groups of identical files; sizes and beginnings are compared first."""
+    """Return groups of files with identical content."""
     groups = [list({record.path: record for record in records}.values())]
     steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _head_digest, content_digest)
     for step in steps:
@@ -291,10 +298,18 @@ def _head_digest(path: Path) -> str:
 
 
 def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
-    """Return the common pixel size of training images; None if none has one.
+    """Return the common pixel size of training images; None if all are unknown or they may differ.
 
-    With a pixel size that the model works at, every image is rescaled to it, and sizes may differ.
-    Raise ValueError if some sizes are unknown, or if sizes differ and the model has none.
+    Parameters
+    ----------
+    records : training images
+    works_at : pixel size (µm) to which the model resamples images, so that sizes may differ; None
+        if it does not resample
+
+    Raises
+    ------
+    ValueError
+        If some sizes are unknown, or if sizes differ and the model does not resample.
     """
     options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
     sizes = [size.mpp for size in options]

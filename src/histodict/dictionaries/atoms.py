@@ -37,7 +37,7 @@ __all__ = [
 
 
 def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray:
-    """Choose n_atoms different unit-norm atoms from samples, then from random mixtures of them.
+    """Choose initial unit-norm atoms: random samples, then random mixtures of samples.
 
     Zero samples and repeated directions are skipped. Random noise is added to mixtures, so that
     there are enough directions even for a single sample.

@@ -100,7 +100,14 @@ class FistaCodes:
     def sums(
         self, Y: NDArray[Any], weigh: Callable[[NDArray[Any], int], NDArray[Any]] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return E = SᵀY, F = SᵀS and ‖S‖₁; in E only, weigh(codes, group) replaces the codes."""
+        """Return E = SᵀY, F = SᵀS and ‖S‖₁.
+
+        Parameters
+        ----------
+        Y : samples, in the order of the rows of S
+        weigh : function of the codes of a block and its group that returns the codes to use in E;
+            None for the codes themselves
+        """
 
         def work(block: GroupBlock) -> tuple[NDArray[Any], NDArray[Any], float]:
             S = self.S[block.rows]

@@ -101,7 +101,7 @@ def learn_online(
 
 
 def count_batches(n_samples: int, n_epochs: int) -> int:
-    """Return the number of mini-batches of a training."""
+    """Return the number of mini-batches in all epochs of a training."""
     return n_epochs * -(-n_samples // _BATCH_ROWS)
 
 
@@ -252,7 +252,9 @@ def learn_axis_anchored(
 
 
 def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray[np.int64]:
-    """Return the features with the largest median over patients of the mean square, in order.
+    """Return the indices of the features that vary most, in decreasing order.
+
+    The criterion is the median over patients of the mean square.
 
     Raises
     ------

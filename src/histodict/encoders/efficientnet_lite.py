@@ -70,9 +70,13 @@ class EfficientNetLiteMultiscale(TorchEncoder):
 
 
 class Lite0(torch.nn.Module):
-    """Images (n, 3, h, w) to the last map (n, 1280, h // 32, w // 32).
+    """EfficientNet-Lite0 up to its last feature map.
 
-    `state` holds the weights by their names in the file, with separate batch norms.
+    It maps images (n, 3, h, w) to (n, 1280, h // 32, w // 32).
+
+    Parameters
+    ----------
+    state : weights by name, as in the published file, with separate batch norms
     """
 
     def __init__(self, state: State) -> None:
@@ -100,10 +104,11 @@ class Lite0(torch.nn.Module):
 
 
 class Convolution(torch.nn.Module):
-    """relu6(w ∗ x + b), or w ∗ x + b if `linear`: (n, c, h, w) to (n, d, h // stride, w // stride).
+    """Convolution with ReLU6: relu6(w ∗ x + b), or w ∗ x + b if `linear`.
 
-    x is zero-padded like TensorFlow's "same" where the stride divides its size: k − stride zeros
-    for a kernel of side k, half before and half after, an odd one after.
+    It maps x (n, c, h, w) to (n, d, h // stride, w // stride). x is padded with k − stride zeros
+    for a kernel of side k, half before and half after, an odd one after. This is TensorFlow's
+    "same" if the stride divides the size of x.
 
     Parameters
     ----------
@@ -143,7 +148,7 @@ def fold(
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and bias of a convolution that includes a batch norm.
+    """Fold a batch norm into the convolution before it: return the new weights and bias.
 
     The result is scale · (w ∗ x − mean) / √(variance + ε) + shift, per output channel.
     """
@@ -177,7 +182,7 @@ class Block(torch.nn.Module):
 
 
 class Strips(torch.nn.Module):
-    """Computes `module` on a few rows at a time, to keep its widest maps in the CPU cache.
+    """Wrapper that applies a module to strips of rows, to keep its widest maps in the CPU cache.
 
     GPUs, which are faster with large inputs, get all rows. Each strip is computed with the rows
     around it that its output depends on, and their output is discarded; zeros are padded only at
@@ -187,8 +192,8 @@ class Strips(torch.nn.Module):
     ----------
     module : (n, c, h, w) to (n, d, h // stride, w // stride)
     stride : stride of the module
-    receptive_radius : output rows on either side whose input a row depends on
-    n_wide : numbers of the widest map per pixel of x
+    receptive_radius : an output row depends on the input of this many output rows on either side
+    n_wide : size of the widest map of the module in numbers per pixel of x
     """
 
     def __init__(

@@ -20,11 +20,11 @@ from ..utils.validation import missing_message
 
 
 class Encoder(Protocol):
-    """Trained encoder, ready to use.
+    """Interface of encoders.
 
     Attributes
     ----------
-    stride_px : side of a position of the feature map in pixels of the downsampled image
+    stride_px : pixels of the downsampled image per position of the feature map
     digest : digest of the weights
     """
 
@@ -212,9 +212,9 @@ OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
 class EncoderFeatures(PatchFeatures):
-    """Vectors of an encoder's feature map; the encoder is opened when it is needed.
+    """Patch features from the feature map of an encoder, which is loaded on first use.
 
-    If the image is `turned`, vectors are averaged with those of the transposed image.
+    If the prepared image has `turned` set, vectors are averaged with those of the transposed image.
     """
 
     atoms_are_images = False
@@ -261,9 +261,10 @@ class EncoderFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors from chunks in random order.
+        """Return up to n vectors of tissue patches, from chunks of the image in random order.
 
-        Vectors along the border are excluded with DROP, unless the image has no others.
+        With `border` DROP, patches along the border of the image are used only if there are no
+        others.
         """
         of_chunk = partial(self.compute_chunk, tissue, grid)
         return _sample(of_chunk, tissue.border, grid, n, rng, allowed)

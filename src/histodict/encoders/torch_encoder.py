@@ -25,14 +25,14 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Return the starts of windows that cover a length; the last ends with it and may overlap."""
+    """Return start positions of windows that cover `length`; the last window may overlap."""
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
 
 
 def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return pixels mirrored at their end up to at least the size of one window."""
+    """Extend an image to at least side × side pixels by mirroring it at the right and bottom."""
     padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
     return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
 
@@ -40,7 +40,7 @@ def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 def cut_windows(
     pixels: NDArray[np.uint8], side: int
 ) -> tuple[list[tuple[int, int]], NDArray[np.uint8]]:
-    """Return corners (y, x) and windows (n, side, side, 3) of an area of at least one window."""
+    """Cut an image into windows; return their corners (y, x) and pixels (n, side, side, 3)."""
     corners = [
         (y, x)
         for y in window_starts(pixels.shape[0], side)
@@ -52,10 +52,17 @@ def cut_windows(
 def join_maps(
     corners: list[tuple[int, int]], maps: NDArray[np.float32], cell_px: int, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Join maps (n, h, w, n_features) of windows into one of the given shape.
+    """Join the feature maps of windows into one map.
 
-    Where windows overlap, each position is taken from the window in which it lies farther from the
-    border, independent of the order of windows.
+    Where windows overlap, each position is taken from the window in which it is farther from the
+    border.
+
+    Parameters
+    ----------
+    corners : (y, x) of each window in pixels
+    maps : (n, h, w, n_features), feature map of each window
+    cell_px : pixels per position of a map
+    shape : (height, width) of the result
     """
     n_cells, n_features = maps.shape[1], maps.shape[3]
     inside = np.minimum(np.arange(n_cells), np.arange(n_cells)[::-1])
@@ -113,7 +120,9 @@ def _on_gpu(cudnn: bool) -> Iterator[None]:
 
 
 class TorchEncoder:
-    """Wraps `feature_map(batch)`: (n, 3, h, w) to (n, n_features, h / stride_px, w / stride_px).
+    """Encoder that wraps a torch module.
+
+    The module maps a batch (n, 3, h, w) to (n, n_features, h / stride_px, w / stride_px).
 
     Parameters
     ----------
@@ -153,7 +162,7 @@ class TorchEncoder:
         self.digest = _digest(module.state_dict() if state is None else state)
 
     def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return one vector per position: (h, w, n_features)."""
+        """Return the feature map (h, w, n_features) of an image (height, width, 3)."""
         if self.window_px is None:
             return self._maps(pixels[None])[0]
         corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
@@ -238,7 +247,7 @@ class TimmEncoder(TorchEncoder):
 
     @classmethod
     def named(cls, text: str) -> TimmEncoder:
-        """Open "NAME" or "NAME@FILE", with optional arguments "?KEY=VALUE&KEY=VALUE"."""
+        """Create an encoder from "NAME" or "NAME@FILE", with optional "?KEY=VALUE&KEY=VALUE"."""
         name, _, query = text.partition("?")
         file = ""
         if not name.startswith(_SOURCES):  # on the hub, a revision follows @

@@ -25,13 +25,14 @@ __all__ = ["FEATURES", "ImageFeatureExtractor", "LoadPixels", "Vector", "image_f
 
 @dataclass(frozen=True)
 class ImageFeatureExtractor:
-    """Function from pixels (height, width, 3) uint8 to a vector of fixed length.
+    """Image feature extractor: maps pixels (height, width, 3) uint8 to a vector of fixed length.
 
     Attributes
     ----------
     compute : function that returns the vector and the names of its entries
     version : number that increases whenever the vector of an image changes
-    of_parts : whether the vector of an image is the mean over its parts, except for their borders
+    of_parts : whether the vector of an image equals the mean of the vectors of its parts, up to
+        effects at their borders
     """
 
     compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]

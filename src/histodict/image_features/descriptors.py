@@ -63,13 +63,13 @@ def hue_saturation_value(pixels: Pixels) -> tuple[Plane, Plane, Plane]:
 
 
 def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
-    """Return means over side × side equal parts of the plane; pixels on a border count in parts."""
+    """Resize a plane to side × side by area means; pixels across a border are shared."""
     down, across = (_overlaps(length, side) for length in plane.shape)
     return down @ plane @ across.T
 
 
 def pad_reflect(pixels: Pixels, side: int) -> Pixels:
-    """Return the image mirrored at its end up to at least side × side."""
+    """Extend an image to at least side × side pixels by mirroring it at the right and bottom."""
     padding = [max(0, side - length) for length in pixels.shape[:2]]
     if not any(padding):
         return pixels
@@ -92,7 +92,10 @@ _DENSEST = 2.5  # decades; the range of 8-bit pixels is about 2.4
 
 
 def lbp_colour(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return concatenated histograms, each of sum 1, and the names of their bins."""
+    """Return histograms of local binary patterns and colours, and the names of the bins.
+
+    The histograms are normalised to sum 1 and concatenated.
+    """
     pixels = check_pixels(pixels)
     grey = luminance(pixels)
     haematoxylin, eosin = _stain_levels(pixels)
@@ -148,12 +151,12 @@ SIDE_PX = 32
 
 
 def luminance_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return grey levels, for SRC: (SIDE_PX²,)."""
+    """Return a thumbnail in grey levels as a vector (SIDE_PX²,), and its names; used by SRC."""
     return _unit(area_means(luminance(check_pixels(pixels)), SIDE_PX).ravel()), _names("grey")
 
 
 def plane_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return red, then green, then blue values, for SHIRC: (3·SIDE_PX²,)."""
+    """Return a thumbnail as red, green and blue planes (3·SIDE_PX²,), and its names; for SHIRC."""
     checked = check_pixels(pixels)
     planes = [area_means(checked[..., i].astype(np.float32), SIDE_PX) for i in range(3)]
     return _unit(np.concatenate(planes, axis=None)), _names("red", "green", "blue")

@@ -43,8 +43,8 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
     ----------
     compressor : name of the codec; None for uncompressed data
     data : compressed data
-    spare : only for gzip and zlib, which do not state the length: data whose bound is larger are
-        decompressed in steps until the length exceeds this number
+    spare : number of bytes up to which the length need not be known. It is only used for gzip and
+        zlib, which do not state the length: the data are decompressed in steps, at most up to it
 
     Raises
     ------
@@ -68,7 +68,7 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
 def deflated_bytes(data: bytes, spare: int) -> int:
     """Return an upper bound of the decompressed length of zlib or gzip data.
 
-    It is 0 if the maximum compression ratio cannot exceed `spare` bytes.
+    It is 0 if the length cannot exceed `spare` bytes at the maximum compression ratio.
     """
     if len(data) * MAX_DEFLATE <= spare:
         return 0
@@ -192,7 +192,7 @@ def _has_image(file: Path) -> bool:
 
 
 def odd_kind(path: Path) -> str:
-    """Return what a path is if it is neither a file nor a folder; else an empty string.
+    """Return the type of a path that is neither a file nor a folder, such as a pipe; else "".
 
     The path is not opened, as opening a pipe blocks until another process writes to it.
     """
@@ -239,7 +239,7 @@ _MAX_INDEX_BYTES = 2**20
 
 
 def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
-    """Return the names of files in a folder that are not the main file of their slide.
+    """Return the files to skip in a folder, as another file of the same slide represents it.
 
     The main file is the index if it can be opened, else the first file. In a DICOM series it is the
     file with the most frames, which is the base level, and the first by name if there are several.
@@ -254,7 +254,7 @@ def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
 
 
 def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the paths with one file per slide, and the other files of slides with several."""
+    """Split paths into those to read, one per slide, and further files of the same slides."""
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)
@@ -272,7 +272,7 @@ def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
 def slides_of(
     folder: Path, names: Iterable[str], there: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return the slide of each file that belongs to a slide of several files, by file name.
+    """Map the names of files that belong to slides of several files to an identifier of the slide.
 
     Parameters
     ----------
@@ -335,17 +335,21 @@ class MissingLibraryError(Exception):
 
 
 class SlideBackend(Protocol):
-    """Open slide, as a library reads it.
+    """Interface of an open slide, implemented for each library that reads slides.
 
     Attributes
     ----------
-    metadata : size, level_sizes, downsamples and properties, named as in OpenSlide
+    metadata : `size`, `level_sizes`, `downsamples` and `properties` of the slide; properties are
+        named as in OpenSlide
     """
 
     metadata: dict[str, Any]
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
+        """Return the rectangle `piece` of a level, not resampled yet.
+
+        `corner` is its upper left corner in level-0 pixels.
+        """
 
     def close(self) -> None:
         """Close the file."""

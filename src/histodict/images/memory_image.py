@@ -130,7 +130,7 @@ _SETTLED_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
-    """Return the bytes of an image as an estimate of the work on it.
+    """Return the number of bytes of an image, which is proportional to its processing time.
 
     The file size is a better estimate than the number of pixels: background takes little of it.
     """
@@ -145,7 +145,7 @@ def cache_key(image: ImageLike) -> list[Any]:
 
 
 def stable_cache_key(image: ImageLike) -> list[Any]:
-    """Return the cache key if it is cheap and certain to change with the image; else an empty list.
+    """Return the cache key of a file whose modification time is reliable; else an empty list.
 
     A file that was just written may be written again within one step of the file system's clock.
     """

@@ -114,7 +114,7 @@ def check_one_plane(sizes: dict[str, int]) -> None:
 
 @dataclass(frozen=True)
 class OmeImage:
-    """Description of one image in OME-XML.
+    """Metadata of one image, from OME-XML.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ def _xml_channel(channel: ElementTree.Element) -> Channel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """Attributes of one OME-Zarr image.
+    """Metadata of one OME-Zarr image.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class Multiscale:
 
 
 def first_of_several(attributes: Mapping[str, Any]) -> str | None:
-    """Return the path of the first of several images; None for a folder of one image."""
+    """Return the path of the first image in a Zarr folder of several; None if there is one only."""
     ome = ome_attributes(attributes)
     if "plate" in ome:
         raise UnreadableContentError(
@@ -269,7 +269,7 @@ class OmeLevel(TiledLevel):
     Attributes
     ----------
     dtype : data type of the values
-    white : value of white
+    white : value that becomes 255 when values are scaled to 8 bits
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class OmeLevel(TiledLevel):
             )
 
     def largest(self) -> int:
-        """Return the largest value, reading tile by tile."""
+        """Return the largest pixel value of the level; all tiles are read."""
         found = (self.values(index) for index in range(self.n_across * self.n_down))
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
@@ -344,7 +344,7 @@ class OmeBackend:
         }
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the rectangle of a piece, not reduced yet."""
+        """Return the rectangle `piece` of a level, not resampled yet."""
         pixels = self.levels[piece.level].region(piece.x, piece.y, piece.width, piece.height)
         return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
 

@@ -56,7 +56,7 @@ class PixelSize:
         return self.mpp if self.origin in ("table", "command") else None
 
     def assuming(self, trained_mpp: float | None) -> PixelSize:
-        """Return this pixel size; if unknown, that of the model's training images."""
+        """Return this pixel size or, if it is unknown, that of the model's training images."""
         if self.mpp is None and trained_mpp is not None:
             return replace(self, mpp=trained_mpp, origin="assumed")
         return self
@@ -84,11 +84,11 @@ class PixelSizeOption:
 
     @classmethod
     def from_mpp(cls, mpp: MppLike) -> PixelSizeOption:
-        """Return the option; a bare number becomes the default.
+        """Convert the argument `mpp` of a public function to an option.
 
         Parameters
         ----------
-        mpp : number, option, or None
+        mpp : number, which becomes the default; option, which is returned unchanged; or None
 
         Returns
         -------
@@ -149,7 +149,7 @@ def file_pixel_size(path: ImageLike) -> float | None:
 
 
 def recorded_size(row: Mapping[str, Any]) -> PixelSize:
-    """Return the pixel size of a row of a table of predictions."""
+    """Return the pixel size recorded in a row of a table of predictions."""
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
         return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
@@ -193,14 +193,14 @@ def how_to_set() -> str:
 
 
 def first_hint(sizes: Sequence[PixelSize]) -> str:
-    """Return the first of several hints, as the end of a message."""
+    """Return the first hint of these pixel sizes, and the number of others, as text to append."""
     hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
     more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
     return f". {hints[0]}{more}" if hints else ""
 
 
 def is_mixed(sizes: Sequence[float]) -> bool:
-    """Return whether a cell has different sizes in pixels in images of these pixel sizes.
+    """Return whether pixel sizes differ so much that images cannot be used without rescaling.
 
     `sizes` has at least one value.
     """

@@ -47,7 +47,7 @@ _N_BANDS = 3
 
 
 def white_level(path: Path, least: float, most: float, *, is_float: bool = False) -> float:
-    """Return the value of white for pixel values from `least` to `most`.
+    """Return the pixel value that represents white, for an image with this range of values.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ def fix_planar_16bit(image: Any) -> None:
 
 
 def decode_low_bytes(image: Any) -> None:
-    """Make an image of 16-bit colours, not loaded yet, decode its lower 8 bits."""
+    """Set the raw mode of a 16-bit image so that Pillow decodes the lower bytes on loading."""
     ending = _raw_mode(image)[-3:]
     image.tile = [_with_raw_mode(tile, ending, _SWAPPED[ending]) for tile in image.tile]
 
 
 def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Combine both bytes of 16-bit colours and scale them to 8 bits."""
+    """Combine upper and lower bytes of 16-bit colours, and scale the values to 8 bits."""
     values = high.astype(np.uint16) * 256 + low
     return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 

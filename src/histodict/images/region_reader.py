@@ -24,9 +24,9 @@ _FARTHEST = 2**40
 
 
 class RegionReader(ABC, Generic[Handle]):
-    """Base class of readers: reduction, borders and file handles.
+    """Base class of image readers, with reduction, white borders and management of file handles.
 
-    Subclasses open the file and read pieces of a level.
+    Subclasses open the file and read rectangles of its levels.
     """
 
     def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:

@@ -25,13 +25,20 @@ _SMALL_BLOCK = 1024
 
 
 def pieces(length: int, step: float, max_px: int) -> list[slice]:
-    """Return ranges of output pixels, each of at most `max_px` source pixels."""
+    """Divide output pixels into ranges that correspond to at most `max_px` source pixels each.
+
+    Parameters
+    ----------
+    length : number of output pixels
+    step : source pixels per output pixel
+    max_px : maximum number of source pixels per range
+    """
     n_max = max(1, int(max_px / step))
     return [slice(start, min(start + n_max, length)) for start in range(0, length, n_max)]
 
 
 def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
-    """Return the whole pixels around [start, stop), with a margin inside the image."""
+    """Return [start, stop) rounded outwards to whole pixels, with a margin, within [0, limit)."""
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
     return first, last
@@ -65,7 +72,15 @@ class ResampleTile(NamedTuple):
     def around(
         cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
     ) -> ResampleTile:
-        """Return the rectangle needed for a box of a level with pixels up to `limits`."""
+        """Return the tile that contains all pixels needed to resample a box of a level.
+
+        Parameters
+        ----------
+        level : index of the pyramid level
+        box : (left, top, right, bottom) in pixels of the level, not necessarily whole numbers
+        shape : (height, width) of the resampled image
+        limits : (width, height) of the level
+        """
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
         is_integer = is_integer_grid(*box, *steps)
         (x, right), (y, bottom) = (
@@ -76,7 +91,7 @@ class ResampleTile(NamedTuple):
         return cls(level, x, y, right - x, bottom - y, shape, window)
 
     def reduced(self, image: Image.Image) -> Image.Image:
-        """Return the reduced image of the pixels of this rectangle."""
+        """Resample the pixels of this rectangle to `shape`."""
         if self.box is not None:
             return resize(image, self.shape, self.box)
         return block_means(image, self.width // self.shape[1], self.height // self.shape[0])

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
     """Return the downsample of each level relative to the first.
 
-    It is a whole number if the size is that of the first level divided by it and rounded, up or
-    down.
+    The ratio of sizes is rounded to a whole number if it differs only because the size of the level
+    was rounded up or down.
     """
     return [_downsample(sizes[0], size) for size in sizes]
 
@@ -174,9 +174,9 @@ class JpegTileLevel(TiledLevel):
 
 
 class JpegTileReader:
-    """Levels of a slide whose JPEG tiles can be decoded one by one, by OpenSlide's level number.
+    """Levels of a slide whose JPEG tiles can be decoded one by one.
 
-    `levels` lacks those that may need OpenSlide.
+    `levels` maps OpenSlide's level numbers to levels, without those that only OpenSlide can read.
     """
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:
@@ -269,7 +269,10 @@ class OpenSlideBackend:
         }
 
     def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the unreduced rectangle of a piece; `corner` is in pixels of level 0."""
+        """Return the rectangle `piece` of a level, not resampled yet.
+
+        `corner` is its upper left corner in level-0 pixels.
+        """
         region = self._from_tiles(corner, piece)
         return self._read(corner, piece) if region is None else region
 

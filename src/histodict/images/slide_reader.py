@@ -119,7 +119,7 @@ class SlideProcess:
         return not self.is_suspect and not self._busy
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        """Return the bytes of a reply; wait while all sockets are in use."""
+        """Send a request to the process and return its reply; wait while all sockets are in use."""
         with self._slots:
             status, reply = self._exchange(json.dumps([name, *arguments]).encode())
         # An error of a decoder may have damaged the memory of the process.
@@ -190,7 +190,7 @@ class SlideProcess:
             self._free.pop().close()
 
     def forget(self) -> None:
-        """Close the sockets in a forked process, as they belong to its parent."""
+        """Close the sockets after a fork in the new process, as they belong to its parent."""
         for connection in (self._control, *self._free, *self._busy):
             connection.close()
 
@@ -305,7 +305,7 @@ def detect(path: Path) -> str | None:
 
 
 def call(function: Callable[[str], Result], path: Path) -> Result:
-    """Call a function of a module with a path in a child process; return its JSON result."""
+    """Call a module-level function with a path in a child process, and return its result."""
     opener, reply = _request_with_retry("call", function.__module__, function.__name__, str(path))
     _release(opener)
     result: Result = json.loads(reply.tobytes())
@@ -333,7 +333,7 @@ def _request_or_release(opener: _Opener, name: str, *arguments: Any) -> Bytes:
 
 
 class Slide:
-    """Open slide, for the process that opened it; it is closed when it is no longer referenced."""
+    """Slide that is open in a child process; closed when this object is no longer referenced."""
 
     def __init__(self, path: Path, library: str) -> None:
         self._order = ("open", str(path), library)
@@ -344,7 +344,13 @@ class Slide:
         self.close = weakref.finalize(self, _close_slide, self._opener, os.getpid())
 
     def piece(self, corner: tuple[int, int], piece: ResampleTile) -> Bytes:
-        """Return pixels (height, width, 3) of a piece, whose corner is in pixels of level 0."""
+        """Return the pixels (height, width, 3) of a rectangle of a level, resampled.
+
+        Parameters
+        ----------
+        corner : upper left corner in level-0 pixels
+        piece : the rectangle, and how to resample it
+        """
         order = ("piece", corner, piece)
         opener = self._opener[0]
         try:

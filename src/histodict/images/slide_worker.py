@@ -80,7 +80,13 @@ class SlideServer:
         return json.dumps(self._slide.metadata).encode()
 
     def piece(self, corner: list[int], fields: list[Any]) -> bytes:
-        """Return the reduced pixels of a piece, whose corner is in pixels of level 0."""
+        """Return the resampled pixels of a rectangle of a level.
+
+        Parameters
+        ----------
+        corner : upper left corner in level-0 pixels
+        fields : fields of a `ResampleTile`
+        """
         level, x, y, width, height, shape, box = fields
         piece = ResampleTile(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
@@ -96,7 +102,7 @@ class SlideServer:
         return b""
 
     def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Return status and reply of a request; the reply to a failed one is the error message."""
+        """Execute a request; return its status, and its result or the error message."""
         orders: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,
@@ -139,7 +145,7 @@ def _limit_resources() -> None:
 
 
 def max_connections() -> int:
-    """Return the maximum number of sockets; at least 4, as drives are slow."""
+    """Return the maximum number of sockets, and thus of concurrent reads; at least 4."""
     return max(4, os.cpu_count() or 1)
 
 

@@ -64,7 +64,7 @@ Codec = tuple[str, dict[str, Any]]  # name and parameters
 
 @dataclass(frozen=True)
 class OpenedArray:
-    """Open zarr array, its metadata, and its numbers of missing and of all chunks."""
+    """Open zarr array; `missing` and `chunks` are the numbers of missing and of all chunks."""
 
     array: Any
     metadata: ZarrArray
@@ -78,7 +78,7 @@ class ZarrFolder:
     Parameters
     ----------
     folder : path of the folder
-    spare_bytes : chunks that decompress to at most this length are not checked further
+    spare_bytes : decompressed length up to which chunks are not checked
     check_metadata : function of an array's path and metadata that raises an error if it is too
         large
     """

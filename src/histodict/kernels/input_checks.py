@@ -75,7 +75,16 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
 def check_range(
     name: str, squared_norms: NDArray[np.float64], dtype: np.dtype, times: float = 1.0
 ) -> None:
-    """Raise ValueError if norm², or norm · `times`, overflows; with a margin for rounding."""
+    """Raise ValueError if values are so large that results would overflow.
+
+    Parameters
+    ----------
+    name : name of the array in the message
+    squared_norms : squared norms of its rows
+    dtype : dtype of the computation, in which norm · `times` must be representable; norm² must be
+        representable in float64
+    times : largest factor by which norms are multiplied
+    """
     largest = float(squared_norms.max(initial=0))
     fits = largest <= 0.25 * float(np.finfo(np.float64).max)
     if not fits or not np.sqrt(largest) * times <= 0.25 * float(np.finfo(dtype).max):

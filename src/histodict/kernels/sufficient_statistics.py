@@ -27,8 +27,8 @@ class SufficientStatistics:
     E : (k, d), Σ w·sᵀy
     F : (k, k), Σ w·sᵀs
     usage_counts : (k,), number of samples of the class that use each atom
-    code_sum : (k,), number of positive minus number of negative coefficients of each atom over the
-        samples of the class
+    sign_balance : (k,), number of positive minus number of negative coefficients of each atom over
+        the samples of the class
     objective : Σ w·‖y − sD‖²
     worst_errors : squared residuals of the worst samples of the class, largest first
     worst_samples : these samples, (n_worst, d)
@@ -64,7 +64,7 @@ class SufficientStatistics:
         return self
 
     def store_worst(self, other: SufficientStatistics, n_worst: int) -> None:
-        """Keep the `n_worst` worst samples of both."""
+        """Keep the `n_worst` samples with the largest residuals of both statistics."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
         worst = np.argsort(-errors, kind="stable")[:n_worst]
@@ -77,7 +77,9 @@ class SufficientStatistics:
         return worst
 
     def with_tangent(self, D: Any, proximal_weight: float) -> SufficientStatistics:
-        """Return the statistics with E + (F_own_class − F)·D + μ·D for E and F_own_class for F.
+        """Return the statistics of the objective with the term of the other classes linearised.
+
+        E is replaced by E + (F_own_class − F)·D + μ·D, and F by F_own_class; see `methods.dfdl`.
 
         Parameters
         ----------
@@ -106,7 +108,7 @@ def normalize(rows: NDArray) -> NDArray:
 
 
 def duplicate_atoms(D: NDArray) -> NDArray[np.bool_]:
-    """Return which unit-norm rows have the direction, up to sign, of an earlier row."""
+    """Return which unit-norm atoms equal an earlier one, up to sign."""
     cosines = np.abs(D @ D.T)
     return np.any(np.tril(cosines, -1) > SAME_DIRECTION, axis=1)
 

@@ -46,10 +46,13 @@ class RegionSource(Protocol):
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Grid of n_rows × n_columns patches of patch_px, one every stride_px.
+    """Regular grid of patches over an image.
 
     Attributes
     ----------
+    n_rows, n_columns : number of patches down and across
+    patch_px, stride_px : side and distance of patches in pixels of the downsampled image
+    downsample : level-0 pixels per pixel of a patch
     left, top : level-0 corner of the first patch
     chunk_px : side of the area that is read at once
     """
@@ -72,7 +75,7 @@ class PatchGrid:
         downsample: float,
         corner: tuple[int, int] = (0, 0),
     ) -> PatchGrid:
-        """Return the grid of all patches inside a box given by level-0 corner and size."""
+        """Return the grid of all patches inside a box, given by its level-0 `corner` and `size`."""
         counts = [
             int((length / downsample - patch_px) // stride_px) + 1 if length else 0
             for length in size
@@ -127,7 +130,7 @@ class PatchGrid:
 
     @property
     def shift(self) -> float:
-        """Offset of the first cell; overlapping patches are drawn as the cells at their centres."""
+        """Offset of a grid cell from the corner of its patch; cells are centred on patches."""
         return (self.patch_side - self.step) / 2
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
@@ -144,7 +147,14 @@ class PatchGrid:
         return self._nearest(x - self.left, self.n_columns)
 
     def is_near(self, places: NDArray[np.float64], start: float, count: int) -> NDArray[np.bool_]:
-        """Return whether level-0 x or y are within one patch of the columns or rows."""
+        """Return whether level-0 coordinates along one axis are at most one patch off the grid.
+
+        Parameters
+        ----------
+        places : x or y coordinates
+        start : `left` for x, `top` for y
+        count : number of columns for x, of rows for y
+        """
         reach, first = max(self.patch_side, self.step), start + self.shift
         return (places > first - reach) & (places < first + count * self.step + reach)
 
@@ -163,9 +173,10 @@ def extract_patches(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) ->
 def extract_selected_patches(
     pixels: NDArray[np.uint8], patch_px: int, stride_px: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the patches of a grid selected by a mask (rows, columns): (n_patches, …, 3).
+    """Return the patches of an image that a mask (rows, columns) of the grid selects.
 
-    The memory layout is planar, as `patches.vectors` needs it.
+    The result (n_patches, patch_px, patch_px, 3) has a planar memory layout, as `patches.vectors`
+    needs it.
     """
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
     return windows[::stride_px, ::stride_px][chosen].transpose(0, 2, 3, 1)
@@ -343,9 +354,14 @@ def context_margin(patch_px: int, context: int) -> tuple[int, int]:
 def read_with_context(
     grid: PatchGrid, source: RegionSource, rows: slice, columns: slice, context: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the pixels of a chunk with the context of its patches, and those of the patches alone.
+    """Read the pixels of a chunk of patches, with and without the context of the patches.
 
     The origin of `source` is that of the grid.
+
+    Returns
+    -------
+    area : pixels with the context on all sides
+    inner : pixels without it, a view of `area`
     """
     p, stride = grid.patch_px, grid.stride_px
     before, after = context_margin(p, context)
@@ -360,7 +376,9 @@ def read_with_context(
 def downsampled_context(
     area: NDArray[np.uint8], side: int, stride: int, context: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the selected context areas of a chunk, downsampled to patch size: (n, …, 3).
+    """Return the context of the selected patches, reduced to patch size.
+
+    The result has the shape (n, patch_px, patch_px, 3).
 
     Parameters
     ----------
@@ -382,7 +400,7 @@ def downsampled_context(
 def read_mirrored(
     source: RegionSource, left: int, right: int, top: int, bottom: int, downsample: float
 ) -> NDArray[np.uint8]:
-    """Return downsampled pixels of a range that may extend beyond the image, mirrored there."""
+    """Return pixels of a box (downsampled coordinates); the image is mirrored at its border."""
     size = [int(length / downsample) for length in source.size]
     inside = [(max(0, left), min(size[0], right)), (max(0, top), min(size[1], bottom))]
     (x0, x1), (y0, y1) = inside
@@ -398,7 +416,7 @@ def read_mirrored(
 
 
 def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Return images (..., h, w, 3) reduced by an integer factor; pixels are means of blocks."""
+    """Reduce images (..., h, w, 3) by the integer factor `size`, by means of blocks of pixels."""
     # The sum over 16 × 16 pixels, with the addend for rounding, is below 2¹⁶.
     kind: type[Any] = np.uint16 if size <= 16 else np.uint32
     total = np.zeros(pictures[..., ::size, ::size, :].shape, kind)

@@ -33,14 +33,15 @@ Window = tuple[slice, slice]
 
 
 class PatchArea(NamedTuple):
-    """Connected patches of a class.
+    """Region of connected patches of one class.
 
     Attributes
     ----------
     n_patches : number of patches
     margins : mean margin of each class
     atom_usage : fraction of the patches that use each named concept
-    polygons : corners (column, row) of grid cells, for `PatchMap.cell_corner`
+    polygons : outlines, whose vertices are corners (column, row) of grid cells; see
+        `PatchMap.cell_corner`
     """
 
     n_patches: int
@@ -127,7 +128,7 @@ class PatchMap:
         return len(self.classes)
 
     def threshold(self, margin: float) -> PatchMap:
-        """Return the map of two classes with another margin threshold than 0 for the second.
+        """Return the map of two classes with a threshold other than 0 for the second class.
 
         Parameters
         ----------
@@ -307,7 +308,7 @@ class PatchMap:
     def regions(
         self, class_index: int, min_patches: int = 1, max_regions: int | None = None
     ) -> Iterator[tuple[Window, NDArray[np.bool_], list[list[Ring]]]]:
-        """Yield connected patches of a class, the largest first.
+        """Yield the regions (connected patches) of a class, the largest first.
 
         Parameters
         ----------
@@ -353,7 +354,7 @@ class PatchMap:
         return borders.rings(self.grid.step, self.grid.cell_corner((0, 0)))
 
     def areas(self, class_index: int) -> Iterator[PatchArea]:
-        """Yield size, margins and polygons of connected patches of a class, the largest first.
+        """Yield the regions of a class with their size, margins and polygons, the largest first.
 
         Parameters
         ----------
@@ -393,7 +394,7 @@ class PatchMap:
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return colours and opacities of the patches by predicted class.
 
-        The opacity increases with the lead of the predicted class.
+        The opacity increases with the margin of the predicted class over the other classes.
 
         Returns
         -------

@@ -19,7 +19,10 @@ Polygon = list[Ints]  # outer ring, then holes, each (n_corners, 2) and closed
 
 
 def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the region number of each patch, from 1 (0: none), and the region sizes in patches."""
+    """Label connected patches: return the region number of each patch, and the size of each region.
+
+    Regions are numbered from 1; 0 marks patches outside of all regions. Sizes are in patches.
+    """
     regions, n_regions = ndimage.label(positive, structure=_TOUCHING)
     return regions, np.bincount(regions.ravel(), minlength=n_regions + 1)[1:]
 
@@ -55,7 +58,7 @@ class RegionBorders:
         self._n_before = np.append(0, np.cumsum(n_rings))
 
     def polygons(self, region: int) -> list[Polygon]:
-        """Return the polygons of a region."""
+        """Return the polygons of a region, given by its number."""
         first, last = self._n_before[region : region + 2]
         rings_of_part: dict[int, Polygon] = {}
         for part, begin, end in self._rings[first:last].tolist():
@@ -63,7 +66,13 @@ class RegionBorders:
         return list(rings_of_part.values())
 
     def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
-        """Return all rings as x, y, x, y, …, for cells `step` wide from the corner `first` on."""
+        """Return the rings of all regions, each as a flat list of coordinates x, y, x, y, ….
+
+        Parameters
+        ----------
+        step : side of a grid cell
+        first : position (x, y) of the upper left corner of the grid
+        """
         corners = self._corners * step + np.array(first)
         integers = corners.astype(np.int64)
         is_whole = np.array_equal(integers, corners)  # shorter as text

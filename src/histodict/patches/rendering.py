@@ -201,9 +201,13 @@ def _uri(kind: str, data: bytes) -> str:
 def render_vector(
     vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
 ) -> NDArray[np.uint8]:
-    """Return a pixel vector as an enlarged RGB image; `ends` map to black and white.
+    """Return a pixel vector as an enlarged RGB image.
 
-    By default, `ends` is the range of the vector.
+    Parameters
+    ----------
+    vector : pixel vector of a patch
+    side : side of the patch in pixels
+    ends : values that become black and white; None for the minimum and maximum of the vector
     """
     pixels = to_images(vector[None], side)[0]
     low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
@@ -212,7 +216,7 @@ def render_vector(
 
 
 def magnify(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return an image with pixels repeated, so that a patch is large enough to see."""
+    """Enlarge a small image for display by repeating pixels."""
     factor = max(1, _ENLARGED_PX // pixels.shape[0])
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
@@ -237,7 +241,7 @@ def atom_mosaic(
 
 
 def atom_mosaics(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
-    """Return the mosaics of several dictionaries as names and data URIs, for a page."""
+    """Return a mosaic per dictionary, with its name and the image as data URI, for a web page."""
     return [
         {"name": name, "uri": jpeg_data_uri(atom_mosaic(D, patch_px), quality=92)}
         for name, D in bases.items()

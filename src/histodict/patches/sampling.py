@@ -33,7 +33,7 @@ class LocationConstraint:
     box: tuple[int, int, int, int] | None = None
 
     def both(self, other: LocationConstraint | None) -> LocationConstraint:
-        """Return the constraint that accepts positions accepted by both."""
+        """Return the intersection of two constraints; None accepts all positions."""
         if other is None:
             return self
 

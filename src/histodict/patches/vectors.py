@@ -95,8 +95,8 @@ class PreparedSource(RegionSource, Protocol):
     ----------
     downsample : level-0 pixels per pixel of a patch
     context : width of the context in patches
-    turned : whether patches are rotated or mirrored
-    border : padding of encoder inputs beyond the image
+    turned : whether training patches are rotated and mirrored at random (`augment_patches`)
+    border : padding of encoder inputs beyond the image (`border_mode` of the recipe)
     cache : cache of costly results; None disables it
     content : part covered by the grid; contexts of patches are mirrored at its border
     pixels_key : everything that determines the pixels, as a cache key
@@ -157,7 +157,7 @@ class PatchFeatures:
     ----------
     atoms_are_images : whether atoms of such vectors can be shown as images
     uses_context : whether vectors may include the context of a patch (`context`)
-    is_local : whether the vector of a patch is independent of what is read with it
+    is_local : whether the vector of a patch does not depend on the patches read with it
     is_precomputed : whether vectors come from feature files, without pixels
     precision : type that stores the vectors without loss
     """
@@ -241,7 +241,7 @@ class PrecomputedFeatures(PatchFeatures):
 
 
 def no_feature_file() -> str:
-    """Return the error message for an image where the model needs a feature file."""
+    """Return the error message for an image given to a model that needs feature files."""
     how = hint(python="read_manifest(…, features=…)", cli="--features")
     return (
         "the model needs a feature file, but this is an image; name the folder of feature "
@@ -250,7 +250,13 @@ def no_feature_file() -> str:
 
 
 class PixelFeatures(PatchFeatures):
-    """Function of the patch's pixels: (n, side, side, 3) to (n, n_features)."""
+    """Patch features that are a function of the pixels of each patch.
+
+    Parameters
+    ----------
+    make : function from patches (n, side, side, 3) to vectors (n, n_features)
+    atoms_are_images : whether atoms of such vectors can be shown as images
+    """
 
     def __init__(self, make: PatchVectors, *, atoms_are_images: bool = True) -> None:
         self.make = make
@@ -332,19 +338,19 @@ def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def rgb(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pixel values, including brightness and colour, as in the paper."""
+    """Return vectors of pixel values (feature set "rgb"), as in the paper."""
     return _unit(_planar(patches), float(np.finfo(np.float32).tiny))
 
 
 def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pixel values minus the mean of the patch; insensitive to brightness, not to colour."""
+    """Return vectors of pixel values minus their mean; insensitive to brightness, not to colour."""
     values = _planar(patches)
     values -= values.mean(axis=1, keepdims=True)
     return _unit(values, _MIN_CONTRAST * np.sqrt(values.shape[1]))
 
 
 def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pixel values minus channel means; insensitive to brightness and overall colour."""
+    """Return vectors of pixel values minus channel means; insensitive to brightness and colour."""
     flat = _planar(patches)
     channels = flat.reshape(len(flat), 3, flat.shape[1] // 3)
     channels -= channels.mean(axis=2, keepdims=True)
@@ -387,15 +393,15 @@ def _unit(vectors: NDArray[np.float32], min_norm: float) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class StoredPatches:
-    """Two `.npy` files: patches (n, size, size, 3) as bytes, and their labels (n,).
+    """Training patches (n, size, size, 3) and their labels (n,), stored in two `.npy` files.
 
     It holds only file names and can be sent to other processes and machines that see the same
     files. Files are read in parts; see `methods.dfdl.DFDL.fit_blocks`.
 
     Attributes
     ----------
-    patches_file, labels_file : the files
-    features : kind of patch features, of `PATCH_FEATURES`
+    patches_file, labels_file : paths of the files
+    features : name of the patch features, a key of `PATCH_FEATURES`
     """
 
     patches_file: Path

@@ -159,7 +159,7 @@ class FeatureFile:
         return found
 
     def blocks(self) -> Iterator[slice]:
-        """Yield all rows in slices of a few megabytes."""
+        """Yield slices of rows that cover the file, of a few megabytes each."""
         step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
         for start in range(0, self.n_rows, step):
             yield slice(start, min(start + step, self.n_rows))
@@ -301,7 +301,10 @@ def _no_pixels(path: Path) -> ImageError:
 
 
 def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
-    """Return the modal distance of neighbours in rows and columns, or None, and its frequency."""
+    """Return the most frequent distance of neighbouring patches, and its relative frequency.
+
+    Neighbours are in the same row or column. The distance is None without neighbours.
+    """
     distances = []
     for along, across in ((0, 1), (1, 0)):
         ordered = coords[np.lexsort((coords[:, along], coords[:, across]))]
@@ -318,7 +321,7 @@ def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
 def check_coordinates(
     path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, distance: float | None
 ) -> None:
-    """Raise ImageError if coords contradict the size or the distance of patches, where known."""
+    """Raise ImageError if coords contradict the slide's `size` or the `distance` of neighbours."""
     if len(coords) > 1 and (coords == coords[0]).all():
         raise ImageError(
             f"{path}: all {len(coords)} patches have the same coords, "
@@ -348,8 +351,10 @@ class FeatureMetadata:
 
     Attributes
     ----------
-    length, encoder : length of a vector, name of the encoder
-    patch_px, magnification : side of a patch in pixels, and their magnification
+    length : length of a vector
+    encoder : name of the encoder
+    patch_px : side of a patch in pixels, at `magnification`
+    magnification : magnification at which patches were cut
     """
 
     length: int
@@ -377,7 +382,7 @@ class FeatureMetadata:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
-        """Reverse `to_dict`; raise ValueError for invalid values."""
+        """Create metadata from the result of `to_dict`; raise ValueError for invalid values."""
         check_kind("vectors", values, "dict[str, Any]")
         known = {field.name for field in fields(cls)}
         if "length" not in values or set(values) - known:

@@ -89,7 +89,7 @@ def open_hdf5(path: Path) -> Iterator[Content]:
 
 
 def try_hdf5(path: str) -> None:
-    """Open a file and read a sample of its arrays, in a child process."""
+    """Open an HDF5 file and read a sample of its arrays, to detect damage in a child process."""
     with _open_hdf5(Path(path)) as content:
         content.features[:1]
         if content.coords is not None:

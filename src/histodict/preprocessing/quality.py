@@ -46,13 +46,13 @@ _FOLDED = 1.75
 
 @dataclass(frozen=True)
 class QualityFilter:
-    """Test for squares of tissue to exclude.
+    """Quality filter: a test that selects squares of tissue to exclude.
 
     Attributes
     ----------
     describe_excluded : adjective for the excluded tissue, for messages
-    bad : function of squares and the density of the image's tissue that returns which squares to
-        exclude: (n,)
+    bad : function of the pixels of n squares and the median density of the image's tissue that
+        returns which squares to exclude: (n,)
     """
 
     describe_excluded: str
@@ -161,12 +161,12 @@ def _density(pixels: Pixels) -> NDArray[np.float32]:
 
 
 class QualityMap:
-    """Squares of an image's tissue that the quality filters exclude.
+    """Map of an image in squares, with the tissue that quality filters exclude.
 
     Attributes
     ----------
-    tissue : (rows, columns), which squares have tissue
-    bad : by filter name, which of these squares are excluded
+    tissue : (rows, columns), whether each square has tissue
+    bad : maps the name of each filter to the squares that it excludes, (rows, columns)
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class QualityMap:
             bad[rows, columns][has_tissue] = QUALITY_FILTERS[name].bad(squares[has_tissue], density)
 
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether no filter excludes positions of the image, in level-0 pixels."""
+        """Return whether positions (x, y) in level-0 pixels are not excluded by any filter."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
         column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)
@@ -216,7 +216,7 @@ class QualityMap:
         return usable
 
     def describe_excluded(self) -> str:
-        """Return the fraction of tissue that each filter excludes; empty without any."""
+        """Describe the fraction of tissue that each filter excludes; empty if none is excluded."""
         n_tissue = max(1, int(self.tissue.sum()))
         fractions = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
         parts = [

@@ -300,7 +300,7 @@ class LookupTransform:
 
     @property
     def unchanged_reason(self) -> str:
-        """Note of the cached transform."""
+        """Reason why the pixels are not changed; else empty."""
         return self._transform.unchanged_reason
 
     def __call__(self, pixels: Pixels) -> Pixels:

@@ -48,7 +48,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom in level-0 pixels
 
 
 class Source(Protocol):
-    """Image source with a low level, as needed here."""
+    """Part of the image source interface that tissue detection uses."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -228,9 +228,9 @@ class TissueThreshold:
         return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
 
     def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which pixels of a low level, means of many, may cover tissue: (...).
+        """Return which pixels (..., 3) of a strongly reduced image may contain tissue: (...).
 
-        The mean of a patch that is half tissue differs from white half as much as its tissue.
+        The mask is more inclusive than `mask`, as each pixel is the mean of tissue and background.
         """
         return _by_blocks(pixels, lambda planes: self._absorbs(planes, _MAYBE))
 

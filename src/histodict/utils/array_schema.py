@@ -21,7 +21,13 @@ _UNIT_TOLERANCE = 1e-4  # of norms in single precision
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Specification of an array: dimension names, and a condition that is a key of CONDITIONS."""
+    """Specification of an array.
+
+    Attributes
+    ----------
+    shape : names of the dimensions, comma-separated; see the module's docstring
+    condition : requirement on the values, a key of CONDITIONS
+    """
 
     shape: str
     condition: str = "finite numbers"
@@ -34,9 +40,9 @@ def validate_arrays(
 
     Parameters
     ----------
-    declared : specification of each array
-    arrays : arrays to validate
-    sizes : numbers by dimension name, or expressions of other names
+    declared : specification of each array, by name
+    arrays : arrays to validate, by name
+    sizes : size of each known dimension, by name: a number, or an expression of other names
     """
     for name in sorted(set(declared) ^ set(arrays)):
         raise ValueError(f"array {name!r} is {'missing' if name in declared else 'unknown'}")

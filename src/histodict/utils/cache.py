@@ -44,7 +44,7 @@ class ArrayCache:
         self.folder = Path(folder)
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
-        """Return the array of a key; None if it is missing or damaged."""
+        """Return the array stored under a key (JSON values); None if it is missing or damaged."""
         path = self._file(key)
         try:
             with path.open("rb") as file:
@@ -65,7 +65,7 @@ class ArrayCache:
         return array
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
-        """Store an array under a key."""
+        """Store an array under a key, a list of JSON values."""
         with atomic_write(self._file(key), durable=False) as partial, partial.open("w+b") as file:
             np.save(file, array, allow_pickle=False)
             size = file.tell()
@@ -250,12 +250,12 @@ class LRUCache(Generic[Value]):
         make: Callable[[], tuple[Value, int]],
         is_valid: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """Return the value of a key, made if it is missing or invalid.
+        """Return the value of a key, computed and stored if it is missing or invalid.
 
         Parameters
         ----------
         key : key of the value
-        make : function that returns the value and its number of bytes
+        make : function that computes the value and returns it with its number of bytes
         is_valid : function that returns whether a cached value is valid
         """
         value = self.find(key)
@@ -277,7 +277,7 @@ class LRUCache(Generic[Value]):
             return self._entries[key][0]
 
     def put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """Store a value; the newest is kept even if it alone is too large, as it is in use."""
+        """Store a value and evict the least recently used; the new value is always kept."""
         with self._lock:
             self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, n_bytes

@@ -56,7 +56,12 @@ _LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB
 
 @contextmanager
 def open_cluster(text: str) -> Iterator[Cluster]:
-    """Connect to the cluster described by `text`; what was started for it ends with the context."""
+    """Connect to a cluster; processes and jobs started for it end with the context.
+
+    Parameters
+    ----------
+    text : value of `--cluster`; see the module's docstring
+    """
     distributed = load_optional("distributed", "cluster", "--cluster")
     with _quiet_logs("distributed", "distributed.client"), _start(text) as address:
         try:

@@ -38,9 +38,10 @@ def series_of(path: Path) -> Series | None:
 
 
 def files_of_series(path: Path) -> list[Path]:
-    """Return the other files of a slide in the same folder; for an unknown series, all such files.
+    """Return the other DICOM files in the same folder that belong to the slide of this file.
 
-    The grouping is computed once per state of the folder.
+    For a file without a series, these are all others without one. Results are cached until the
+    folder changes.
     """
     folder = path.parent
     groups = _groups(str(folder), _state(folder))

@@ -74,7 +74,7 @@ _CACHE: dict[str, _CachedListing] = {}
 
 
 def folder_signature(folder: str) -> tuple[int, int, int]:
-    """Return the size of all files, the time of the last change, and a hash of their states.
+    """Return a signature of a folder: total size, time of the last change and a hash.
 
     The hash covers names, sizes and times, as described in `stat_signature`.
     """
@@ -102,7 +102,7 @@ def _list(folder: str) -> tuple[int, int, int]:
 
 
 def folder_digest(folder: str) -> str:
-    """Return the SHA-256 of the names and contents of all files, wherever the folder is."""
+    """Return the SHA-256 of relative names and contents of all files of a folder."""
     total = hashlib.sha256()
     for name, *_ in files_inside(folder):
         with open(os.path.join(folder, name), "rb") as file:
@@ -150,7 +150,7 @@ _LOCK_WAIT_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class WriteError(OSError):
-    """File that cannot be written; the message says which one, and why."""
+    """Exception raised if a file cannot be written; the message names the file and the reason."""
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def true_file(path: Path) -> Path:
-    """Return the path to write to, the target of a link; raise WriteError for devices and pipes."""
+    """Resolve links in a path to write to; raise WriteError if it is a device or a pipe."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -217,7 +217,7 @@ def _suffix(path: Path) -> str:
 
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Add the path to errors of writers that have none, and report a full disk."""
+    """Name the file in errors of libraries that write it, and report a full disk as such."""
     try:
         yield
     except Exception as error:
@@ -449,7 +449,7 @@ def _remove_abandoned(prefix: str) -> None:
 
 
 class OutputError(ValueError):
-    """Output that cannot be written; the message says why, and what to do."""
+    """Exception raised if an output path is unusable; the message says why and what to do."""
 
 
 def check_writable_file(path: Path) -> None:

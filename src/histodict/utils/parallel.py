@@ -146,7 +146,7 @@ OpenItems = Callable[[], Iterator[Any]]
 
 
 class ClusterError(OSError):
-    """Cluster that is unavailable or failed."""
+    """Exception raised if a cluster is unavailable or fails."""
 
 
 class Executor(Protocol):
@@ -169,7 +169,7 @@ class Executor(Protocol):
         """
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Return the items for several maps, sent to the workers once."""
+        """Send items to the workers once, so that several calls of `map` can use them."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _with_local_settings(
 
 
 def can_share_locks() -> bool:
-    """Return whether processes can share locks, which are files in /dev/shm on Linux."""
+    """Return whether processes can share locks, which Linux stores in /dev/shm."""
     fork = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if fork else None)
     try:

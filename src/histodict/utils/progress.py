@@ -87,7 +87,7 @@ IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:
-    """Return the finished fraction of the work after 0, 1, 2, … steps of these durations."""
+    """Return the cumulative sums of weights (durations of steps) from 0 to 1, as fractions."""
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]

@@ -21,7 +21,7 @@ Content = dict[str, Any]
 
 
 class ResultsFolder:
-    """Content of a results folder, for a run with these settings.
+    """Results of a run in a folder, with one JSON file per image.
 
     Parameters
     ----------
@@ -57,7 +57,13 @@ class ResultsFolder:
         return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
-        """Set the options, which may differ from those of stored images only for these keys."""
+        """Start a run; raise an error if stored results of other images have other options.
+
+        Parameters
+        ----------
+        keys : keys of the images of this run, whose stored results may have other options
+        options : options of the run by name, which must be equal for all images in the folder
+        """
         self.options = dict(options)
         for key, content in self.finished.items():
             if key not in keys:
@@ -78,7 +84,13 @@ class ResultsFolder:
         )
 
     def load_finished(self, key: str, fingerprint: Content) -> Content | None:
-        """Return the content of a key if its fingerprint matches and its files are unchanged."""
+        """Return the stored result of an image; None if it is damaged or outdated.
+
+        Parameters
+        ----------
+        key : key of the image
+        fingerprint : description of the inputs; a result stored with another one is outdated
+        """
         path = self._path(key)
         if not path.exists():
             return None
@@ -96,7 +108,14 @@ class ResultsFolder:
             return None
 
     def store(self, key: str, content: Content, fingerprint: Content) -> Content:
-        """Write the content of an image; files that it no longer has are removed."""
+        """Store and return the result of an image; remove output files that it no longer has.
+
+        Parameters
+        ----------
+        key : key of the image
+        content : rows of the tables and digests of the output files
+        fingerprint : description of the inputs
+        """
         run = {"settings": self.settings, "options": self.options, "fingerprint": fingerprint}
         content = content | run
         if content == self.finished.get(key):
@@ -110,9 +129,9 @@ class ResultsFolder:
         return content
 
     def previous_results(self, keys: Collection[str]) -> list[Content]:
-        """Return contents of other runs without these keys, sorted by path.
+        """Return stored results of all images except these keys, sorted by path.
 
-        Results of runs that currently fill the folder are included.
+        Results of runs that currently write to the folder are included.
         """
         for path in self._paths():
             if path.stem in self.finished or path.stem in keys:

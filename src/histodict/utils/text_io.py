@@ -27,12 +27,12 @@ Row = dict[str, Any]
 
 
 def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
-    """Return `columns`, followed by all others that a row has."""
+    """Return `columns`, followed by the other columns that occur in any row."""
     return list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
 
 
 def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """Write path.csv and path.parquet; missing values are empty.
+    """Write a table to two files, path.csv and path.parquet; missing values are empty.
 
     `columns` come first, and are written even without rows.
     """
@@ -109,7 +109,13 @@ def printable(text: str) -> str:
 
 
 def first_of(lines: Sequence[str], where: str = "") -> list[str]:
-    """Return the first ten lines, and a line with the number of the others and their location."""
+    """Return the first ten lines and, if there are more, a line that gives their number.
+
+    Parameters
+    ----------
+    lines : lines of text
+    where : place where all lines are listed, appended to the last line
+    """
     n_more = len(lines) - MAX_LINES
     if n_more <= 0:
         return list(lines)

@@ -35,7 +35,7 @@ def check_number(name: str, value: object, *, low: float = 0.0, above: bool = Fa
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ValueError for an unknown setting, with suggestions."""
+    """Raise ValueError if one of the `names` is not a `known` setting; suggest similar ones."""
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
@@ -45,7 +45,14 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_choice(what: str, name: object, known: Iterable[str]) -> None:
-    """Raise ValueError for an unknown name, with suggestions."""
+    """Raise ValueError if a name is not among the known ones; suggest similar ones.
+
+    Parameters
+    ----------
+    what : noun for the message, such as "method"
+    name : name to check
+    known : accepted names
+    """
     valid = sorted(known)
     if name not in valid:
         suggestion = _suggestion(name, valid) if isinstance(name, str) else ""
@@ -95,7 +102,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_kind(name: str, value: object, annotation: str) -> None:
-    """Raise ValueError unless value fits an annotation such as "int | None"."""
+    """Raise ValueError unless a value has the type of an annotation such as "int | None"."""
     kinds = [_KINDS[kind] for kind in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
         expected = " or ".join(expected for _, expected in kinds)
@@ -109,12 +116,12 @@ _SURFACE: list[Surface] = ["python"]
 
 
 def hint_surface() -> Surface:
-    """Return the surface for which hints are worded, to be passed to worker processes."""
+    """Return the user interface (surface) for which hints are worded."""
     return _SURFACE[0]
 
 
 def set_hint_surface(surface: Surface) -> None:
-    """Set the surface for which hints are worded in this process.
+    """Set the user interface (surface) for which hints are worded in this process.
 
     Parameters
     ----------
@@ -125,7 +132,7 @@ def set_hint_surface(surface: Surface) -> None:
 
 @contextmanager
 def hints_for(surface: Surface) -> Iterator[None]:
-    """Word the hints of messages for one surface until the block ends."""
+    """Return a context in which hints in messages are worded for one user interface (surface)."""
     before = hint_surface()
     set_hint_surface(surface)
     try:
@@ -135,7 +142,7 @@ def hints_for(surface: Surface) -> Iterator[None]:
 
 
 def hint(*, python: str, cli: str, web: str | None = None) -> str:
-    """Return the wording for the current surface.
+    """Return the wording of a hint for the current user interface.
 
     Parameters
     ----------

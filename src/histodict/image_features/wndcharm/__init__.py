@@ -98,15 +98,15 @@ _N_GREYS, _N_HUES = 4, 8
 
 
 def fourier(plane: Plane) -> Plane:
-    """Return |F| of the Fourier transform, with frequency 0 in the upper left corner."""
+    """Return the modulus of the Fourier transform, with frequency 0 in the upper left corner."""
     return np.abs(fft.fft2(plane))
 
 
 def wavelet(plane: Plane) -> Plane:
-    """Return the four parts of the zero-padded first level of the symlet of order 5, in a square.
+    """Return the first level of the zero-padded wavelet transform (symlet of order 5).
 
-    Upper row: details in both directions, details across; lower row: details down, the coarse
-    image.
+    Its four parts form one plane. Upper row: details in both directions, details across; lower row:
+    details down, the coarse image.
     """
     import pywt
 
@@ -115,7 +115,10 @@ def wavelet(plane: Plane) -> Plane:
 
 
 def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plane:
-    """Return the hue, 0 to 255, with its wrap at green, which stains lack; 0 for grey pixels."""
+    """Return the hue from 0 to 255; 0 for grey pixels.
+
+    Hues are shifted so that the wrap-around is at green, a hue that stains lack.
+    """
     shifted = (hue + np.float32(2 / 3)) % 1
     hues = np.where(saturation > 0, shifted * np.float32(255), np.float32(0))
     return hues.astype(np.float64)
@@ -172,7 +175,7 @@ _TEXTURES_ONLY = {
 
 
 def families_of(name: str) -> Families:
-    """Return the families that are computed from the plane of that name."""
+    """Return the feature families that are computed from the plane with this name."""
     if name == "grey":
         return HIGH_CONTRAST | POLYNOMIALS | TEXTURES
     return TEXTURES if name in _TEXTURES_ONLY else POLYNOMIALS | TEXTURES

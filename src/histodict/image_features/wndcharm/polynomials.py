@@ -45,18 +45,18 @@ _N_BINS = 32
 
 
 def coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
-    """Return a_nm of orders below n_orders: rows for orders across, columns for orders down."""
+    """Return the Chebyshev coefficients a_nm of orders below n_orders, (n, m)."""
     down, across = (_basis(side, n_orders) for side in plane.shape)
     return across @ plane.T @ down.T
 
 
 def chebyshev_transform(plane: Plane) -> Plane:
-    """Return the coefficients as a square plane, as large as the plane's shorter side."""
+    """Return the Chebyshev coefficients as a square plane with the shorter side of the plane."""
     return coefficients(plane, min(plane.shape))
 
 
 def chebyshev_statistics(plane: Plane) -> Entries:
-    """Return the histogram of the coefficients of low order."""
+    """Return the histogram of the Chebyshev coefficients of low order."""
     low = coefficients(plane, min(_STATISTICS_ORDERS, *plane.shape))
     return named_entries("bin", histogram(low, _N_BINS))
 
@@ -74,12 +74,15 @@ _MAX_WAVES = 11
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
-    """Return the histogram of the moduli |a_nm|."""
+    """Return the histogram of the moduli |a_nm| of the Chebyshev–Fourier coefficients."""
     return named_entries("bin", histogram(lengths(reduced(plane)), _N_BINS))
 
 
 def lengths(plane: Plane) -> NDArray[np.float64]:
-    """Return |a_nm| (polynomials n, waves m from the most negative)."""
+    """Return the moduli |a_nm| of the Chebyshev–Fourier coefficients.
+
+    Rows are polynomials n, columns waves m from the most negative.
+    """
     inside, turn, polynomials = _ellipse(plane.shape)
     n_waves = len(polynomials) // 2
     wave = plane.ravel()[inside].astype(np.complex128)
@@ -136,7 +139,10 @@ def radon_features(plane: Plane) -> Entries:
 
 
 def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
-    """Return the sum along every line, by the direction across the lines; 0° is to the right."""
+    """Return the sums along parallel lines, for each of four directions.
+
+    Keys are the directions perpendicular to the lines; 0° is to the right.
+    """
     height, width = plane.shape
     half_width, half_height = width - 1 - (width - 1) // 2, height - 1 - (height - 1) // 2
     reach = int(np.ceil(np.hypot(half_width, half_height))) + 1

@@ -43,9 +43,10 @@ _N_DISTANCES = 20
 
 
 def fractal_features(plane: Plane) -> Entries:
-    """Return Σ |difference| at 20 distances, divided by w(w − k) + h(h − k), as in the original.
+    """Return the mean absolute difference of grey levels at 20 distances.
 
-    For a square plane this is the mean. Distances that a small plane lacks are 0.
+    As in the original program, the sum of differences is divided by w(w − k) + h(h − k), which is
+    the number of pairs only for a square plane. Distances that a small plane lacks are 0.
     """
     reach = min(plane.shape) // 5
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
@@ -118,7 +119,7 @@ def gradient(plane: Plane) -> tuple[Plane, Plane]:
 
 
 def edge_transform(plane: Plane) -> Plane:
-    """Return the largest |difference| to the neighbours above, below, left and right.
+    """Return the largest absolute difference of each pixel to its four neighbours.
 
     Pixels of the border only have neighbours along the border.
     """
@@ -133,7 +134,9 @@ _N_BINS = 8
 
 
 def edge_statistics(plane: Plane) -> Entries:
-    """Return statistics of edges, pixels steeper than the mean, and of all pixels' directions.
+    """Return statistics of edges, and of the gradient directions of all pixels.
+
+    Edges are pixels whose gradient magnitude is above the mean.
 
     "opposite" is the difference between two opposite directions relative to their sum, "first two"
     the fraction of the first two directions.
@@ -170,7 +173,7 @@ _MIN = 1e-9  # keeps logarithms finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
-    """Return mean and range of each statistic over the four directions."""
+    """Return Haralick's statistics: the mean and range of each over the four directions."""
     directions = [statistics(p) for p in neighbour_frequencies(plane)]
     entries: Entries = {}
     for name in directions[0]:
@@ -181,7 +184,7 @@ def haralick_textures(plane: Plane) -> Entries:
 
 
 def neighbour_frequencies(plane: Plane) -> list[Fractions]:
-    """Return frequencies of pairs of grey levels of neighbours, in four directions: (level, level).
+    """Return the grey-level co-occurrence matrices (level, level) of four directions.
 
     Levels are 256 steps from minimum to maximum; only those that occur are included. As in the
     original program, pairs with a pixel of the lowest level are excluded.
@@ -208,7 +211,7 @@ def _fractions(first: NDArray[np.intp], second: NDArray[np.intp]) -> Fractions:
 
 
 def statistics(p: Fractions) -> dict[str, float]:
-    """Return the fourteen statistics of symmetric frequencies p (levels, levels).
+    """Return Haralick's fourteen statistics of a symmetric co-occurrence matrix p.
 
     They are in the order of the original program, in which the sum variance is taken about the sum
     entropy.
@@ -259,7 +262,7 @@ def _information(nats: float) -> float:
 
 
 def maximal_correlation(p: Fractions) -> float:
-    """Return the largest correlation that functions of two neighbours' levels can have.
+    """Return the maximal correlation coefficient of a co-occurrence matrix p.
 
     It is the second largest singular value of p_ij / √(p_i p_j), whose largest is 1; p is
     symmetric.
@@ -277,17 +280,17 @@ _N_OBJECT_BINS = 10
 
 
 def bright_objects(plane: Plane) -> Entries:
-    """Return statistics of objects of pixels above the threshold."""
+    """Return statistics of objects: connected pixels above Otsu's threshold."""
     return object_statistics(plane > otsu(plane))
 
 
 def dark_objects(plane: Plane) -> Entries:
-    """Return statistics of objects above the threshold of the inverted plane."""
+    """Return statistics of objects above Otsu's threshold in the inverted plane."""
     return bright_objects(plane.max() - plane + plane.min())
 
 
 def object_statistics(mask: NDArray[np.bool_]) -> Entries:
-    """Return areas, common centre, number, distances from the centre, and Euler number of objects.
+    """Return object statistics: number, areas, Euler number, common centre and distances from it.
 
     Pixels that touch, including corners, form one object; centres count pixels from 1. All are 0 if
     there is no object.
@@ -352,7 +355,7 @@ _MIN_SLOPE = 1e-4
 
 
 def tamura_textures(plane: Plane) -> Entries:
-    """Return three relative frequencies of coarseness, contrast, directionality and coarseness."""
+    """Return Tamura's textures: three bins of coarseness, contrast, directionality, coarseness."""
     maximum = plane.max()
     unit = (plane - plane.min()) / (maximum if maximum else 1.0)
     scales = coarsest_scales(unit)
@@ -366,7 +369,10 @@ def tamura_textures(plane: Plane) -> Entries:
 
 
 def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
-    """Return per pixel the k from 1 to 7 whose windows of 2^k pixels differ most; 0 if none do."""
+    """Return the coarsest scale of each pixel: k of the windows of 2^k pixels that differ most.
+
+    k is between 1 and 7, or 0 where no windows differ.
+    """
     best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
     margin = 2 ** (_N_SCALES - 1)
     padded = np.pad(plane, [(0, margin), (margin, 0)], mode="edge")
@@ -384,15 +390,16 @@ def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
 
 
 def contrast(plane: Plane) -> float:
-    """Return σ²/κ^(1/4), with standard deviation σ and kurtosis κ."""
+    """Return Tamura's contrast σ²/κ^(1/4), with standard deviation σ and kurtosis κ."""
     _, deviation, _, kurtosis = moments(plane)
     return deviation**2 / kurtosis**0.25 if kurtosis else 0.0
 
 
 def directionality(plane: Plane) -> float:
-    """Return |log(Σ_a h_a·(a + 1 − p)² / Σ (slopes² + φ²))|; 0 for a plane without slopes.
+    """Return Tamura's directionality; 0 for a plane without slopes.
 
-    h is the histogram of directions with 125 bins, p the index of its largest bin.
+    It is |log(Σ_a h_a·(a + 1 − p)² / Σ (slopes² + φ²))|. h is the histogram of directions with 125
+    bins, p the index of its largest bin.
     """
     across, down = (correlate(plane, window, mode="constant") for window in (_ACROSS, _DOWN))
     steep = across >= _MIN_SLOPE

@@ -11,7 +11,7 @@ _ATOMS_PER_BLOCK = 32
 
 
 def sweep(D, E, F):
-    """Update all atoms once, in place.
+    """Update all atoms of D once, in place, from the statistics E and F.
 
     Each atom is replaced by the unit vector that, given the others, minimises
 
@@ -96,7 +96,10 @@ def _update_scaled(D, U, F, j):
 
 @jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
-    """Set norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ for the rows of a block."""
+    """Compute the class residuals norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ of a block.
+
+    `indptr`, `indices` and `codes` are the codes as a CSR matrix; `norms` is the output.
+    """
     d = Y.shape[1]
     residual = np.empty(d, Y.dtype)
     for row in range(Y.shape[0]):
@@ -117,7 +120,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
 
 @jit(fastmath=True)
 def squared_norms(Y, norms):
-    """Set norms[row] = ‖y‖², summed in double precision."""
+    """Compute norms[row] = ‖y‖² (output) for the rows of Y, summed in double precision."""
     for row in range(Y.shape[0]):
         total = 0.0
         for f in range(Y.shape[1]):

@@ -257,7 +257,7 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return ‖y − δ_i(s)D‖ for all rows and classes, and the number of rows with misses."""
+        """Return class residuals ‖y − δ_i(s)D‖, and how many rows missed the tolerance."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 
@@ -287,7 +287,7 @@ def encode_and_accumulate(
     own_label : class index of the dictionary
     class_weights : (n_classes,), weight of the samples of each class
     n_worst : number of worst samples of the class to keep
-    split : whether to compute F_own_class
+    split : whether to compute `SufficientStatistics.F_own_class`
     """
     S, errors = coder.code_with_errors(Y)
     w = class_weights[labels]

@@ -140,7 +140,7 @@ class OMPCoder:
             return to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return picks (n, L), their codes, a mask of valid picks, and squared residuals (n,)."""
+        """Return selected atoms (n, L), codes, a mask of valid entries, and squared residuals."""
         sample_norms = norms_of(Y)
         check_norms("Y", sample_norms, Y.dtype)
         norms = nonzero(sample_norms)
@@ -236,7 +236,10 @@ class LassoCoder:
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return active atoms (n, slots), −1 for a free slot, their codes, and the misses."""
+        """Return active atoms (n, slots), their codes, and how many rows missed the tolerance.
+
+        A free slot has the atom −1.
+        """
         norms = norms_of(Y)
         check_norms("Y", norms, Y.dtype, times=self._largest)
         return self._solve(
@@ -249,14 +252,14 @@ class LassoCoder:
         return S, norms_of(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
 
     def code_all(self, Y: Tensor) -> tuple[Tensor, int]:
-        """Return codes (n, n_atoms) on the device, and the number of rows with misses."""
+        """Return codes (n, n_atoms) on the device, and how many rows missed the tolerance."""
         atoms, codes, n_missed = self.code_on_device(Y)
         return table_to_dense(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def residuals(
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return ‖y − δ_i(s)D‖ for all rows and classes, and the misses, without the codes."""
+        """Return class residuals ‖y − δ_i(s)D‖, and how many rows missed the tolerance."""
         with device_context():
             Y = to_device(Y)
             S, n_missed = self.code_all(Y)

@@ -33,7 +33,7 @@ def norms_of(Y: Tensor) -> Tensor:
 
 
 def check_norms(name: str, norms: Tensor, dtype: torch.dtype, times: float = 1.0) -> None:
-    """Call `check_range` with the largest norm; transfers one number from the device."""
+    """Check the largest norm with `input_checks.check_range`; transfer one number only."""
     largest = np.array([norms.max().item() if norms.numel() else 0.0])
     with np.errstate(over="ignore"):
         squares = largest**2
@@ -46,18 +46,24 @@ def as_numpy_type(dtype: torch.dtype) -> np.dtype:
 
 
 def nonzero(norms: Tensor) -> Tensor:
-    """Replace zero norms by 1."""
+    """Return the norms with zeros replaced by 1, as divisors."""
     return torch.where(norms > 0, norms, 1)
 
 
 def codes_of(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
-    """Compute the rescaled coefficients of the selected atoms from those of their basis."""
+    """Compute the codes of the selected atoms from coefficients in their orthonormal basis.
+
+    Parameters
+    ----------
+    alphas, R : coefficients and triangular matrices, as returned by `kernels.cuda.omp.pursue`
+    sample_norms, atom_norms : norms by which samples and selected atoms were divided
+    """
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
 
 
 def active_positions(picks: Tensor, sizes: Tensor) -> Tensor:
-    """Return a mask of the valid entries of a table of selected atoms."""
+    """Return a mask of the valid entries of a table `picks` (n, slots), whose rows have `sizes`."""
     return torch.arange(picks.shape[1], device=picks.device) < sizes[:, None]
 
 
@@ -236,7 +242,7 @@ class DeviceStatistics(SufficientStatistics):
         return self
 
     def store_worst(self, other: SufficientStatistics, n_worst: int) -> None:
-        """Keep the `n_worst` worst samples of both."""
+        """Keep the `n_worst` samples with the largest residuals of both statistics."""
         errors = torch.cat([self.worst_errors, other.worst_errors])
         samples = torch.cat([self.worst_samples, other.worst_samples])
         worst = errors.argsort(descending=True, stable=True)[:n_worst]

@@ -32,7 +32,7 @@ def publish(x, weights):
 
 @triton.jit
 def times_inverse(x, H, weights, used, top, CHUNK: tl.constexpr):
-    """Return x·H, which is 0 at free slots; x must be 0 there."""
+    """Return the product x·H, which is 0 at free slots; x must be 0 there."""
     place = tl.arange(0, x.shape[0])
     publish(x, weights)
     total = x * 0
