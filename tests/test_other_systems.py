@@ -137,7 +137,7 @@ def open_elsewhere(monkeypatch):
                 raise PermissionError(13, "The process cannot access the file", str(target))
             replace(source, target)
 
-        monkeypatch.setattr(files, "_LOCKED_ERRORS", True)
+        monkeypatch.setattr(files, "_IS_WINDOWS", True)
         monkeypatch.setattr(files.os, "replace", refuse)
         monkeypatch.setattr(files.time, "sleep", waits.append)
         return waits

@@ -15,7 +15,7 @@ KIB = np.zeros(1024 - 128 - 32, np.uint8)  # one KiB with the header and digest 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_cache, "_written", {})
+    monkeypatch.setattr(array_cache, "_bytes_since_cleanup", {})
     monkeypatch.setenv("HISTODICT_CACHE_GIB", str(10 / 2**20))  # room for ten arrays
     return ArrayCache(tmp_path)
 
@@ -24,13 +24,13 @@ def put(cache, n, start=0):
     """Write n arrays, each one second newer than the previous one."""
     for i in range(start, start + n):
         cache.write([i], KIB)
-        path = cache._file([i])
+        path = cache._path_of_key([i])
         if path.exists():
             os.utime(path, (i, i))
 
 
 def cached_numbers(cache, n):
-    return [i for i in range(n) if cache._file([i]).exists()]
+    return [i for i in range(n) if cache._path_of_key([i]).exists()]
 
 
 def test_arrays_within_the_limit_are_cached(cache):
@@ -55,7 +55,7 @@ def test_read_arrays_are_evicted_last(cache):
 
 def test_reduced_limit_evicts_existing_arrays(cache, monkeypatch):
     put(cache, 10)
-    monkeypatch.setattr(array_cache, "_written", {})  # simulates another process
+    monkeypatch.setattr(array_cache, "_bytes_since_cleanup", {})  # simulates another process
     monkeypatch.setenv("HISTODICT_CACHE_GIB", str(4 / 2**20))
     put(cache, 1, start=10)
     assert cached_numbers(cache, 11) == [8, 9, 10]

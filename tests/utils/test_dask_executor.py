@@ -397,7 +397,7 @@ def test_map_without_workers_times_out(monkeypatch):
     from distributed import Client, LocalCluster
 
     monkeypatch.setattr(cluster_module, "_MAX_WITHOUT_WORKERS_S", 3.0)
-    monkeypatch.setattr(cluster_module, "_WARNED_WITHOUT_WORKERS", 1.0)
+    monkeypatch.setattr(cluster_module, "_WARN_WITHOUT_WORKERS_S", 1.0)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
@@ -504,7 +504,7 @@ def test_batch_system_gets_the_options_of_the_file(cluster, tmp_path, monkeypatc
     fake = ModuleType("dask_jobqueue")
     fake.SLURMCluster = SLURMCluster
     monkeypatch.setitem(sys.modules, "dask_jobqueue", fake)
-    with cluster_module._start(str(file)) as started:
+    with cluster_module._start_cluster(str(file)) as started:
         assert started.scheduler_address == SLURMCluster.scheduler_address
     assert requested == [(8, "32GB"), 3, "ended"]
     file.write_text("system: ABACUS\n")

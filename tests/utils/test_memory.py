@@ -23,7 +23,7 @@ def machine(tmp_path, monkeypatch):
 
     monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_of_process", lambda: iter(()))
+    monkeypatch.setattr(memory, "_free_process_memory", lambda: iter(()))
     write("proc/meminfo", f"MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
     return write
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..utils.dicom_header import SUFFIX as _DICOM
+from ..utils.dicom_header import DICOM_SUFFIX as _DICOM
 from ..utils.dicom_header import series_of
 
 if TYPE_CHECKING:

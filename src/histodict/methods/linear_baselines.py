@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..dictionaries.atoms import normalize
 from ..kernels import row_blocks
-from ..utils.array_schema import CLASSES, UNIT, ArraySpec
+from ..utils.array_schema import CLASS_INDICES, UNIT_VECTORS, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
@@ -245,8 +245,8 @@ class NearestPatchClassifier(_Head):
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
-        "patches_": ArraySpec("patches, features", UNIT),
-        "labels_": ArraySpec("patches", CLASSES),
+        "patches_": ArraySpec("patches, features", UNIT_VECTORS),
+        "labels_": ArraySpec("patches", CLASS_INDICES),
     }
     patches_: NDArray[Any]
     labels_: NDArray[np.int64]

@@ -33,7 +33,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..dictionaries.fista import FistaCodes
 from ..dictionaries.online import learn_online
 from ..kernels import load_backend, row_blocks, warn_not_converged
-from ..utils.array_schema import UNIT, ArraySpec
+from ..utils.array_schema import UNIT_VECTORS, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
@@ -95,7 +95,7 @@ class Nayak(PatchClassifier):
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
-        "dictionary_": ArraySpec("atoms, features", UNIT),
+        "dictionary_": ArraySpec("atoms, features", UNIT_VECTORS),
         "encoder_": ArraySpec("features, atoms"),
         "svm_weights_": ArraySpec("scores, 2*atoms"),
         "svm_bias_": ArraySpec("scores"),

@@ -40,7 +40,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..kernels import load_backend, row_blocks, warn_not_converged
-from ..utils.array_schema import UNIT, ArraySpec
+from ..utils.array_schema import UNIT_VECTORS, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.validation import check_number
 
@@ -315,7 +315,7 @@ class ResidualClassifier(PatchClassifier):
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
-        "dictionaries_": ArraySpec("classes, atoms, features", UNIT)
+        "dictionaries_": ArraySpec("classes, atoms, features", UNIT_VECTORS)
     }
     code_length = "classes*atoms"
     has_class_atoms: ClassVar[bool] = True

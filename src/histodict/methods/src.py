@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from ..dictionaries.atoms import normalize
-from ..utils.array_schema import CLASSES, UNIT, ArraySpec
+from ..utils.array_schema import CLASS_INDICES, UNIT_VECTORS, ArraySpec
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import check_labelled, make_rng
@@ -45,8 +45,8 @@ class ExemplarClassifier(ResidualClassifier):
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
-        "atoms_": ArraySpec("atoms, features", UNIT),
-        "atom_classes_": ArraySpec("atoms", CLASSES),
+        "atoms_": ArraySpec("atoms, features", UNIT_VECTORS),
+        "atom_classes_": ArraySpec("atoms", CLASS_INDICES),
     }
     code_length = "atoms"
     n_atoms: int | None

@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..utils.array_schema import CLASSES, ArraySpec
+from ..utils.array_schema import CLASS_INDICES, ArraySpec
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number
 from .svm import (
@@ -48,7 +48,7 @@ _STATE = {
     "svm": machine_arrays("selected"),
     "neighbours": {
         "samples_": ArraySpec("samples, selected"),
-        "labels_": ArraySpec("samples", CLASSES),
+        "labels_": ArraySpec("samples", CLASS_INDICES),
     },
 }
 

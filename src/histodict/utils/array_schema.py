@@ -1,8 +1,8 @@
 """Schema of learned arrays: declared by estimators and validated when models are read.
 
-A shape is a name per dimension. A name stands for the same number in all arrays of a model. Some
-numbers are known beforehand (classes, features, …); others (atoms) are taken from the first array
-that has the name. Sums and products of names and numbers are also allowed: "2*atoms",
+A shape is declared by one name per dimension. A name stands for the same size in all arrays of a
+model. Some sizes are known beforehand (classes, features, …); others (atoms) are taken from the
+first array that has the name. Sums and products of names and numbers are also allowed: "2*atoms",
 "scores+codes".
 """
 
@@ -56,23 +56,26 @@ def validate_arrays(
 def _check_shape(
     name: str, dimensions: list[str], shape: tuple[int, ...], known: dict[str, int | str]
 ) -> None:
+    """Raise ValueError unless a shape has the declared sizes; add new sizes to `known`."""
     fits = len(dimensions) == len(shape) and 0 not in shape
     for dimension, size in zip(dimensions, shape, strict=False):
-        fits = fits and _size(dimension, known) in (None, size)
+        fits = fits and _evaluate_size(dimension, known) in (None, size)
         known.setdefault(dimension, size)
     if not fits:
-        expected = ", ".join(f"{dimension} = {_size(dimension, known)}" for dimension in dimensions)
+        expected = ", ".join(
+            f"{dimension} = {_evaluate_size(dimension, known)}" for dimension in dimensions
+        )
         raise ValueError(f"array {name!r} has shape {shape}, expected ({expected})")
 
 
-def _size(expression: str, known: Mapping[str, int | str]) -> int | None:
-    """Return the value of a sum of products; None if a name in it is unknown."""
+def _evaluate_size(expression: str, known: Mapping[str, int | str]) -> int | None:
+    """Evaluate a size such as "2*atoms"; return None if it contains an unknown name."""
     total = 0
     for term in expression.split("+"):
         product = 1
         for factor in term.split("*"):
             value = int(factor) if factor.isdecimal() else known.get(factor)
-            size = _size(value, known) if isinstance(value, str) else value
+            size = _evaluate_size(value, known) if isinstance(value, str) else value
             if size is None:
                 return None
             product *= size
@@ -83,49 +86,49 @@ def _size(expression: str, known: Mapping[str, int | str]) -> int | None:
 # --- conditions ---------------------------------------------------------------------------------
 
 
-def _finite(array: NDArray[Any], known: Sizes) -> bool:
+def _are_finite(array: NDArray[Any], known: Sizes) -> bool:
     return array.dtype in (np.float32, np.float64) and bool(np.isfinite(array).all())
 
 
-def _positive(array: NDArray[Any], known: Sizes) -> bool:
-    return _finite(array, known) and bool((array > 0).all())
+def _are_positive(array: NDArray[Any], known: Sizes) -> bool:
+    return _are_finite(array, known) and bool((array > 0).all())
 
 
-def _fractions(array: NDArray[Any], known: Sizes) -> bool:
-    return _finite(array, known) and bool(((array >= 0) & (array <= 1)).all())
+def _are_fractions(array: NDArray[Any], known: Sizes) -> bool:
+    return _are_finite(array, known) and bool(((array >= 0) & (array <= 1)).all())
 
 
-def _unit_norm_atoms(array: NDArray[Any], known: Sizes) -> bool:
-    if not _finite(array, known):
+def _are_unit_or_zero_vectors(array: NDArray[Any], known: Sizes) -> bool:
+    if not _are_finite(array, known):
         return False
     norms = np.sqrt(np.einsum("...i,...i->...", array, array, dtype=np.float64))
     return bool(((np.abs(norms - 1) <= _UNIT_TOLERANCE) | (norms == 0)).all())
 
 
-def _counts(array: NDArray[Any], known: Sizes) -> bool:
+def _are_counts(array: NDArray[Any], known: Sizes) -> bool:
     return array.dtype.kind == "i" and bool((array >= 1).all())
 
 
-def _class_axes(array: NDArray[Any], known: Sizes) -> bool:
-    """Return whether all classes occur; a class without vectors would have no distance."""
+def _contain_all_classes(array: NDArray[Any], known: Sizes) -> bool:
+    """Return whether an array contains the index of every class at least once."""
     return array.dtype.kind == "i" and np.array_equal(
         np.unique(array), np.arange(int(known["classes"]))
     )
 
 
-def _feature_axes(array: NDArray[Any], known: Sizes) -> bool:
+def _are_feature_indices(array: NDArray[Any], known: Sizes) -> bool:
     inside = array.dtype.kind == "i" and ((array >= 0) & (array < int(known["features"]))).all()
     return bool(inside) and len(np.unique(array)) == array.size
 
 
 CONDITIONS: dict[str, Callable[[NDArray[Any], Sizes], bool]] = {
-    "finite numbers": _finite,
-    "positive numbers": _positive,
-    "fractions from 0 to 1": _fractions,
-    "vectors of unit norm or zero vectors": _unit_norm_atoms,
-    "positive whole numbers": _counts,
-    "indices of all classes": _class_axes,
-    "distinct feature indices": _feature_axes,
+    "finite numbers": _are_finite,
+    "positive numbers": _are_positive,
+    "fractions from 0 to 1": _are_fractions,
+    "vectors of unit norm or zero vectors": _are_unit_or_zero_vectors,
+    "positive whole numbers": _are_counts,
+    "indices of all classes": _contain_all_classes,
+    "distinct feature indices": _are_feature_indices,
 }
-UNIT = "vectors of unit norm or zero vectors"
-CLASSES = "indices of all classes"
+UNIT_VECTORS = "vectors of unit norm or zero vectors"
+CLASS_INDICES = "indices of all classes"

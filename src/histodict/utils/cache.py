@@ -1,4 +1,4 @@
-"""Caches on disk and in memory, and the memory that is available."""
+"""Caches on disk and in memory, and measurement of the available memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from .files import atomic_write
 
 _VERSION = 3  # version of the file format
-_DIGEST = 32  # bytes
-_PART = 1 << 20
-_NAMES = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
+_DIGEST_BYTES = 32  # bytes
+_BLOCK_BYTES = 1 << 20
+_FILE_PATTERN = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
 
 _LIMIT_VARIABLE = "HISTODICT_CACHE_GIB"
 _LIMIT_GIB = 20.0
@@ -29,7 +29,7 @@ _CLEANUP_INTERVAL = 1 / 32  # fraction of the limit that is written between clea
 _FREE_FRACTION = 0.9  # fraction of the limit that a clean-up leaves
 
 # Bytes that this process has written to each folder since the last clean-up.
-_written: dict[Path, int] = {}
+_bytes_since_cleanup: dict[Path, int] = {}
 
 
 class ArrayCache:
@@ -45,10 +45,10 @@ class ArrayCache:
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
         """Return the array stored under a key (JSON values); None if it is missing or damaged."""
-        path = self._file(key)
+        path = self._path_of_key(key)
         try:
             with path.open("rb") as file:
-                if _digest(file, path.stat().st_size - _DIGEST) != file.read():
+                if _read_digest(file, path.stat().st_size - _DIGEST_BYTES) != file.read():
                     raise ValueError("checksum mismatch")
                 file.seek(0)
                 array: NDArray[Any] = np.load(file, allow_pickle=False)
@@ -66,23 +66,26 @@ class ArrayCache:
 
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
         """Store an array under a key, a list of JSON values."""
-        with atomic_write(self._file(key), durable=False) as partial, partial.open("w+b") as file:
+        with (
+            atomic_write(self._path_of_key(key), durable=False) as partial,
+            partial.open("w+b") as file,
+        ):
             np.save(file, array, allow_pickle=False)
             size = file.tell()
             file.seek(0)
-            file.write(_digest(file, size))
-        self._limit_size(size + _DIGEST)
+            file.write(_read_digest(file, size))
+        self._limit_size(size + _DIGEST_BYTES)
 
     def _limit_size(self, n_new: int) -> None:
-        """Clean up the folder at the first write, and then in intervals."""
+        """Evict old files at the first write, and then each time 1/32 of the limit is written."""
         limit = max_bytes()
-        is_known = self.folder in _written
-        _written[self.folder] = _written.get(self.folder, 0) + n_new
-        if not is_known or _written[self.folder] > limit * _CLEANUP_INTERVAL:
-            _written[self.folder] = 0
+        is_known = self.folder in _bytes_since_cleanup
+        _bytes_since_cleanup[self.folder] = _bytes_since_cleanup.get(self.folder, 0) + n_new
+        if not is_known or _bytes_since_cleanup[self.folder] > limit * _CLEANUP_INTERVAL:
+            _bytes_since_cleanup[self.folder] = 0
             _evict(self.folder, limit)
 
-    def _file(self, key: list[Any]) -> Path:
+    def _path_of_key(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps([_VERSION, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
 
@@ -100,8 +103,8 @@ def max_bytes() -> float:
 
 
 def _evict(folder: Path, limit: float) -> None:
-    """Remove the least recently read arrays if the limit is exceeded."""
-    arrays = sorted(_arrays(folder))
+    """Remove the least recently read arrays if the folder exceeds the limit in bytes."""
+    arrays = sorted(_list_arrays(folder))
     total = sum(size for _, size, _ in arrays)
     if total <= limit:
         return
@@ -113,18 +116,18 @@ def _evict(folder: Path, limit: float) -> None:
             return
 
 
-def _arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield time of last use, size and path of each array."""
-    for path in folder.glob(_NAMES):
+def _list_arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    """Yield the time of last use, the size and the path of each array file."""
+    for path in folder.glob(_FILE_PATTERN):
         with suppress(OSError):  # already removed
             stat = path.stat()
             yield stat.st_mtime_ns, stat.st_size, path
 
 
-def _digest(file: BinaryIO, size: int) -> bytes:
+def _read_digest(file: BinaryIO, size: int) -> bytes:
     """Return the SHA-256 of the next `size` bytes of a file."""
     total = hashlib.sha256()
-    while size > 0 and (part := file.read(min(size, _PART))):
+    while size > 0 and (part := file.read(min(size, _BLOCK_BYTES))):
         total.update(part)
         size -= len(part)
     return total.digest()
@@ -140,12 +143,12 @@ def available_bytes() -> int | None:
     The limits are the free memory of the machine, the control groups of the process (containers,
     batch systems), and `ulimit -v`.
     """
-    limits = [*_of_machine(), *_of_groups(), *_of_process()]
+    limits = [*_free_machine_memory(), *_free_cgroup_memory(), *_free_process_memory()]
     return max(0, min(limits)) if limits else None
 
 
-def _of_machine() -> Iterator[int]:
-    kib = _table(_PROC / "meminfo").get("MemAvailable:")
+def _free_machine_memory() -> Iterator[int]:
+    kib = _read_number_table(_PROC / "meminfo").get("MemAvailable:")
     if kib is not None:
         yield kib * 1024
         return
@@ -153,17 +156,17 @@ def _of_machine() -> Iterator[int]:
         yield os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _of_groups() -> Iterator[int]:
-    """Yield what each control group of the process leaves, for both versions of control groups."""
-    for folder, names in _groups():
-        limit, used = (_number(folder / name) for name in names)
+def _free_cgroup_memory() -> Iterator[int]:
+    """Yield the free memory of each control group of the process, for cgroup versions 1 and 2."""
+    for folder, names in _cgroup_files():
+        limit, used = (_read_number(folder / name) for name in names)
         if limit is not None and used is not None:
             # Inactive file pages count as used but are released on demand.
-            stat = _table(folder / "memory.stat")
+            stat = _read_number_table(folder / "memory.stat")
             yield limit - used + stat.get("inactive_file", stat.get("total_inactive_file", 0))
 
 
-def _groups() -> Iterator[tuple[Path, tuple[str, str]]]:
+def _cgroup_files() -> Iterator[tuple[Path, tuple[str, str]]]:
     with suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text("utf-8").splitlines():
             number, kinds, group_path = line.split(":", 2)
@@ -181,17 +184,17 @@ def _groups() -> Iterator[tuple[Path, tuple[str, str]]]:
                     break
 
 
-def _of_process() -> Iterator[int]:
+def _free_process_memory() -> Iterator[int]:
     with suppress(ImportError, OSError, KeyError):
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
-            yield limit - _table(_PROC / "self" / "status")["VmSize:"] * 1024
+            yield limit - _read_number_table(_PROC / "self" / "status")["VmSize:"] * 1024
 
 
-def _table(path: Path) -> dict[str, int]:
-    """Return the lines "name number …" of a file as a dict; empty if it is missing."""
+def _read_number_table(path: Path) -> dict[str, int]:
+    """Parse a file with lines "name number …" into a dict; empty if the file is missing."""
     try:
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except OSError:
@@ -199,8 +202,8 @@ def _table(path: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdigit()}
 
 
-def _number(path: Path) -> int | None:
-    """Return the number in a file; None if the file is missing or contains "max"."""
+def _read_number(path: Path) -> int | None:
+    """Read the number in a file; return None if the file is missing or contains "max"."""
     try:
         return int(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -212,7 +215,7 @@ Key = tuple[object, ...]
 
 
 class LocksByKey:
-    """One lock per key, so that work on different keys runs in parallel."""
+    """Collection of one lock per key, so that work on different keys runs in parallel."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -277,7 +280,7 @@ class LRUCache(Generic[Value]):
             return self._entries[key][0]
 
     def put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """Store a value and evict the least recently used; the new value is always kept."""
+        """Store a value and evict the least recently used ones; the new value is never evicted."""
         with self._lock:
             self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, n_bytes

@@ -2,8 +2,8 @@
 
     python -m histodict.utils.child_process PARENT MODULE [ARGUMENT …]
 
-runs a module in a process that ends with the process PARENT from the start. A module that watches
-its parent itself could do so only after its imports, which may take seconds.
+runs MODULE in a process that ends when the process with the id PARENT ends. The parent is polled
+before MODULE is imported, as its imports may take seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-_INTERVAL_S = 0.5
-_callbacks: list[Callable[[], None]] = []
+_POLL_INTERVAL_S = 0.5
+_exit_callbacks: list[Callable[[], None]] = []
 
 
 def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> None:
@@ -35,13 +35,13 @@ def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> 
         `exit_with_parent` notices the end first
     """
     if on_exit is not None:
-        _callbacks.append(on_exit)
+        _exit_callbacks.append(on_exit)
 
     def poll_parent() -> None:
         while os.getppid() == parent:
-            time.sleep(_INTERVAL_S)
+            time.sleep(_POLL_INTERVAL_S)
         try:
-            for callback in _callbacks:
+            for callback in _exit_callbacks:
                 callback()
         finally:  # also if a callback fails, such as on a full disk
             os._exit(1)
@@ -51,9 +51,9 @@ def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> 
 
 @contextmanager
 def ignore_sigint() -> Iterator[None]:
-    """Block Ctrl-C in processes and threads that are started inside.
+    """Return a context in which new processes and threads ignore Ctrl-C (SIGINT).
 
-    A terminal sends it to every process, but the command decides what it ends.
+    A terminal sends the signal to all processes; only the main one handles it and ends the others.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -67,7 +67,7 @@ def ignore_sigint() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run a module in this process, as described above."""
+    """Run the module named on the command line; see the docstring of this file."""
     parent, module = sys.argv[1:3]
     exit_with_parent(int(parent))
     del sys.argv[1:3]

@@ -1,11 +1,11 @@
-"""Dask clusters: the processes that `--cluster` names, and an ordered map over them.
+"""Executor on a Dask cluster, which the option `--cluster` selects.
 
     local:4              four processes on this machine
     tcp://HOST:PORT      the scheduler of a running cluster
     FILE.yaml            jobs of a batch system, through dask-jobqueue (see `_start_jobs`)
 
-Workers need the same package versions, and files under the same names. If a worker ends, its tasks
-go to another worker, and data that it stored are sent again.
+Workers need the same package versions, and access to the files by the same paths. If a worker
+ends, its tasks run on another worker, and the data stored on it are sent again.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from .text_io import shorten
 from .validation import Surface, check_whole_number, hint_surface, load_optional, set_hint_surface
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
-_SETTINGS = (".yaml", ".yml")
+_SETTINGS_SUFFIXES = (".yaml", ".yml")
 _CONNECT_SECONDS = 30
 _RETRIES = 2  # after an error, such as a file that temporarily cannot be read
-_ATTEMPTS = 10  # attempts to send what was lost with a worker
-_PER_THREAD = 2  # open items: one running, one waiting
+_MAX_ATTEMPTS = 10  # attempts to send what was lost with a worker
+_MAX_OPEN_PER_THREAD = 2  # open items: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
-_WARNED_WITHOUT_WORKERS = 10.0  # seconds without any worker before a warning
+_WARN_WITHOUT_WORKERS_S = 10.0  # seconds without any worker before a warning
 _RESUME_NOTE = "finished work is not repeated"
-_FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
+_MAX_FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
 # Functions contain dictionaries, 5 MB at the paper's size. Dask warns from 10 MB on.
-_LARGE_FUNCTION_BYTES = {"distributed.admin.large-graph-warning-threshold": "1GB"}
+_LARGE_FUNCTION_SETTING = {"distributed.admin.large-graph-warning-threshold": "1GB"}
 
 
 # --- connection ---------------------------------------------------------------------------------
@@ -63,20 +63,20 @@ def open_cluster(text: str) -> Iterator[Cluster]:
     text : value of `--cluster`; see the module's docstring
     """
     distributed = load_optional("distributed", "cluster", "--cluster")
-    with _quiet_logs("distributed", "distributed.client"), _start(text) as address:
+    with _quiet_logs("distributed", "distributed.client"), _start_cluster(text) as address:
         try:
             client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
             raise ClusterError(f"cannot connect to a Dask scheduler at {text}: {error}") from error
         with client:
-            _wait_for_a_worker(client, text)
+            _wait_for_worker(client, text)
             _check_versions(client)
             yield Cluster(client)
 
 
 @contextmanager
 def _quiet_logs(*names: str) -> Iterator[None]:
-    """Silence these loggers, as important events are reported elsewhere."""
+    """Return a context in which the loggers with these names are silent."""
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -88,11 +88,11 @@ def _quiet_logs(*names: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _wait_for_a_worker(client: Any, text: str) -> None:
+def _wait_for_worker(client: Any, text: str) -> None:
     try:
         client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
     except TimeoutError as error:
-        if Path(text).suffix not in _SETTINGS:
+        if Path(text).suffix not in _SETTINGS_SUFFIXES:
             raise ClusterError(
                 f"the Dask scheduler at {text} has no workers; start at least one"
             ) from error
@@ -101,8 +101,8 @@ def _wait_for_a_worker(client: Any, text: str) -> None:
         client.wait_for_workers(1)
 
 
-def _start(text: str) -> AbstractContextManager[Any]:
-    """Return a context manager of what a client connects to."""
+def _start_cluster(text: str) -> AbstractContextManager[Any]:
+    """Return a context manager that yields the address or cluster for `distributed.Client`."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
         return nullcontext(text)
@@ -119,7 +119,7 @@ def _start(text: str) -> AbstractContextManager[Any]:
         from .local_cluster import local_cluster
 
         return local_cluster(n_workers)
-    if Path(text).suffix in _SETTINGS:
+    if Path(text).suffix in _SETTINGS_SUFFIXES:
         return _start_jobs(Path(text))
     raise ValueError(
         f"--cluster {text}: expected the address of a Dask scheduler (tcp://HOST:PORT), "
@@ -167,9 +167,9 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _check_versions(client: Any) -> None:
-    """Raise ClusterError if workers have other versions, which could change results or fail."""
-    local = _versions()
-    for worker, remote in client.run(_versions).items():
+    """Raise ClusterError if workers have other versions of packages than this process."""
+    local = _package_versions()
+    for worker, remote in client.run(_package_versions).items():
         differing = [name for name in local if remote[name] != local[name]]
         if differing:
             theirs, ours = (
@@ -181,7 +181,7 @@ def _check_versions(client: Any) -> None:
             )
 
 
-def _versions() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES:
         try:
@@ -218,7 +218,8 @@ class Cluster:
         ----------
         function : function that is sent to the workers
         items : items, of which a bounded number is submitted at a time
-        lost : function that returns the result of an item whose worker ended each time; None raises
+        lost : function that returns a result for an item whose worker always ended; None raises the
+            error
         """
         self._last_worker_seen = time.monotonic()
         waiting: deque[_Task] = deque()
@@ -226,9 +227,9 @@ class Cluster:
             with_settings = partial(
                 _with_local_settings, missing_chunks_allowed(), hint_surface(), function
             )
-            sent = _Function(self.client, with_settings)
+            sent = _StoredFunction(self.client, with_settings)
             for item in items:
-                while self._is_full(waiting):
+                while self._is_queue_full(waiting):
                     if waiting[0].future.done():
                         yield self._result(waiting.popleft(), waiting, lost)
                     else:
@@ -245,10 +246,10 @@ class Cluster:
                     self.client.cancel([task.future for task in waiting])
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Send items to the workers once, for several maps."""
+        """Store items on the workers, so that several calls of `map` can use them."""
         try:
             broadcast_items = [
-                _Broadcast(self.client, partial(_item_at, open_items, index), item)
+                _StoredItem(self.client, partial(_item_at, open_items, index), item)
                 for index, item in enumerate(open_items())
             ]
         except Exception as error:
@@ -257,7 +258,7 @@ class Cluster:
         return lambda: iter(broadcast_items)
 
     def _check_scheduler(self, error: Exception) -> None:
-        """Raise ClusterError if the scheduler has gone, as other errors then follow from that."""
+        """Raise ClusterError, caused by `error`, if the connection to the scheduler is lost."""
         has_gone = self.client.status != "running" or isinstance(error, self._closed)
         if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
@@ -265,12 +266,12 @@ class Cluster:
                 f"again ({_RESUME_NOTE})"
             ) from error
 
-    def _is_full(self, waiting: deque[_Task]) -> bool:
+    def _is_queue_full(self, waiting: deque[_Task]) -> bool:
         self._count_workers()
         n_open = sum(not task.future.done() for task in waiting)
         return (
-            n_open >= _PER_THREAD * self._n_threads
-            or len(waiting) >= _FINISHED_PER_THREAD * self._n_threads
+            n_open >= _MAX_OPEN_PER_THREAD * self._n_threads
+            or len(waiting) >= _MAX_FINISHED_PER_THREAD * self._n_threads
         )
 
     def _count_workers(self) -> None:
@@ -283,16 +284,16 @@ class Cluster:
         self._n_threads = max(1, n_threads)
         self._last_worker_seen = now if n_threads else self._last_worker_seen
         if now > self._last_worker_seen + _MAX_WITHOUT_WORKERS_S:
-            raise _no_workers()
-        if now > self._last_worker_seen + _WARNED_WITHOUT_WORKERS:
+            raise _no_workers_error()
+        if now > self._last_worker_seen + _WARN_WITHOUT_WORKERS_S:
             warnings.warn(
                 f"no worker is connected; waiting up to {_MAX_WITHOUT_WORKERS_S:.0f} seconds "
                 "for one",
                 stacklevel=2,
             )
 
-    def _wait(self, future: Any) -> Any:
-        """Return the result of a future, while there are workers."""
+    def _wait_for_result(self, future: Any) -> Any:
+        """Return the result of a future; raise ClusterError if no worker is left for too long."""
         while True:
             with suppress(TimeoutError):
                 return future.result(timeout=2)
@@ -302,26 +303,26 @@ class Cluster:
 
     def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
         is_alone = False
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
-                result: Result = self._wait(task.future)
+                result: Result = self._wait_for_result(task.future)
                 return result
             except CancelledError:  # the item was stored on a worker that ended
                 time.sleep(0.1 * attempt)
             except self._killed as error:
                 if is_alone:
-                    return _raise_lost(error, lost)
+                    return _lost_result(error, lost)
                 # Another item may have ended the workers, so this one is tried alone.
                 while not all(other.future.done() for other in others):
                     self._count_workers()
                     time.sleep(0.01)
                 is_alone = True
             task = _Task(self.client, task.function, task.item)
-        raise _too_many_failures()
+        raise _too_many_failures_error()
 
 
-class _Function:
-    """Function on the workers, sent once per map instead of once per item."""
+class _StoredFunction:
+    """Function stored on the cluster, sent once per call of `map` instead of once per item."""
 
     def __init__(self, client: Any, function: Callable[..., Any]) -> None:
         self._client = client
@@ -329,18 +330,18 @@ class _Function:
         self._future = self._send()
 
     def future(self) -> Any:
-        """Return the future of the function, sent again if it was lost."""
+        """Return the future of the function; send the function again if it was lost."""
         if self._future.status == "error":  # workers ended when they received it
             self._future = self._send()
         return self._future
 
     def _send(self) -> Any:
         # The scheduler stores what is submitted; scattered data would be lost with a worker.
-        with import_module("dask.config").set(_LARGE_FUNCTION_BYTES):
-            return self._client.submit(_identity, self._function, pure=False)
+        with import_module("dask.config").set(_LARGE_FUNCTION_SETTING):
+            return self._client.submit(_return_function, self._function, pure=False)
 
 
-class _Broadcast:
+class _StoredItem:
     """Item that is stored on a worker; it is read and sent again if that worker ends."""
 
     def __init__(self, client: Any, read: Callable[[], Any], item: Any) -> None:
@@ -349,57 +350,57 @@ class _Broadcast:
         self._future = self._send(item)
 
     def future(self) -> Any:
-        """Return the future of the item, sent again if it was lost."""
+        """Return the future of the item; read and send the item again if it was lost."""
         if self._future.status != "finished":
             self._future = self._send(self._read())
         return self._future
 
     def _send(self, item: Any) -> Any:
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._client.wait_for_workers(1, timeout=_MAX_WITHOUT_WORKERS_S)
             except TimeoutError:
-                raise _no_workers() from None
+                raise _no_workers_error() from None
             try:
                 (future,) = self._client.scatter([item], hash=False)
                 return future
             except OSError:  # the worker ended in the meantime
                 time.sleep(0.1)
-        raise _too_many_failures()
+        raise _too_many_failures_error()
 
 
 class _Task:
     """Submitted call of a function on an item, which may already be stored on a worker."""
 
-    def __init__(self, client: Any, function: _Function, item: Any) -> None:
+    def __init__(self, client: Any, function: _StoredFunction, item: Any) -> None:
         self.function = function
         self.item = item
-        argument = item.future() if isinstance(item, _Broadcast) else item
+        argument = item.future() if isinstance(item, _StoredItem) else item
         self.future = client.submit(
-            _work, function.future(), argument, pure=False, retries=_RETRIES
+            _call_single_threaded, function.future(), argument, pure=False, retries=_RETRIES
         )
 
 
 def _with_local_settings(
     allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
 ) -> Result:
-    """Call the function with the settings of the submitting process."""
+    """Call a function with the settings (missing chunks, hints) of the submitting process."""
     set_hint_surface(surface)  # permanently, as tasks of the same client run concurrently
     with allow_missing_chunks(allow):
         return function(item)
 
 
-def _work(function: Callable[[Item], Result], item: Item) -> Result:
+def _call_single_threaded(function: Callable[[Item], Result], item: Item) -> Result:
     """Call a function on a worker, with one BLAS thread as in `map_blocks`."""
     with single_blas_thread():
         return function(item)
 
 
-def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
+def _return_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
+def _lost_result(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
     reason = ClusterError(
         "the worker process ended each time, even without other tasks; it may need more memory"
     )
@@ -408,16 +409,16 @@ def _raise_lost(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
     return lost(reason)
 
 
-def _no_workers() -> ClusterError:
+def _no_workers_error() -> ClusterError:
     return ClusterError(
         f"no worker was connected for {_MAX_WITHOUT_WORKERS_S:.0f} seconds; read the logs of "
         f"the workers, start new ones and run the command again ({_RESUME_NOTE})"
     )
 
 
-def _too_many_failures() -> ClusterError:
+def _too_many_failures_error() -> ClusterError:
     return ClusterError(
-        f"the same task ended {_ATTEMPTS} workers in a row; give the workers more memory"
+        f"the same task ended {_MAX_ATTEMPTS} workers in a row; give the workers more memory"
     )
 
 

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from .dicom_header import SUFFIX, files_of_series
+from .dicom_header import DICOM_SUFFIX, files_of_series
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-_FAR = 2**30  # locked byte, beyond the content, as Windows makes locked bytes unreadable
+_LOCKED_BYTE = 2**30  # locked byte, beyond the content, as Windows makes locked bytes unreadable
 
 
 def lock_descriptor(descriptor: int) -> None:
@@ -46,7 +46,7 @@ def lock_descriptor(descriptor: int) -> None:
         The file system has no locks.
     """
     if sys.platform == "win32":
-        os.lseek(descriptor, _FAR, os.SEEK_SET)
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError as error:
@@ -59,9 +59,9 @@ def lock_descriptor(descriptor: int) -> None:
 
 # A slide may have a hundred thousand files, and every tile of the page needs its signature. Slow
 # listings are cached for several times their duration.
-_LONG_S = 0.05
-_CACHE_SECONDS = 10
-_MAX_CACHED = 1000
+_SLOW_LISTING_S = 0.05
+_CACHE_FACTOR = 10
+_MAX_CACHED_LISTINGS = 1000
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _CachedListing:
     valid_until: float
 
 
-_CACHE: dict[str, _CachedListing] = {}
+_LISTINGS: dict[str, _CachedListing] = {}
 
 
 def folder_signature(folder: str) -> tuple[int, int, int]:
@@ -79,19 +79,19 @@ def folder_signature(folder: str) -> tuple[int, int, int]:
     The hash covers names, sizes and times, as described in `stat_signature`.
     """
     start = time.monotonic()
-    cached = _CACHE.get(folder)
+    cached = _LISTINGS.get(folder)
     if cached is not None and start < cached.valid_until:
         return cached.state
-    state = _list(folder)
+    state = _compute_signature(folder)
     duration = time.monotonic() - start
-    if duration > _LONG_S:
-        while len(_CACHE) >= _MAX_CACHED:
-            _CACHE.pop(next(iter(_CACHE)), None)
-        _CACHE[folder] = _CachedListing(state, start + (1 + _CACHE_SECONDS) * duration)
+    if duration > _SLOW_LISTING_S:
+        while len(_LISTINGS) >= _MAX_CACHED_LISTINGS:
+            _LISTINGS.pop(next(iter(_LISTINGS)), None)
+        _LISTINGS[folder] = _CachedListing(state, start + (1 + _CACHE_FACTOR) * duration)
     return state
 
 
-def _list(folder: str) -> tuple[int, int, int]:
+def _compute_signature(folder: str) -> tuple[int, int, int]:
     n_bytes = newest = 0
     total = hashlib.sha256()
     for name, *sizes in files_inside(folder):
@@ -114,8 +114,8 @@ def folder_digest(folder: str) -> str:
 def files_inside(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, int, int]]:
     """Yield name, size, and times of modification and change of every file below a folder.
 
-    With `subfolder`, only the files below it; names are always relative to `folder`. Links to
-    folders are not followed, as they may form cycles.
+    If `subfolder` is not empty, only the files below it are listed; names are always relative to
+    `folder`. Links to folders are not followed, as they may form cycles.
     """
     with os.scandir(os.path.join(folder, subfolder)) as iterator:
         entries = sorted(iterator, key=lambda entry: entry.name)
@@ -134,19 +134,19 @@ NPZ_ERRORS = (
     *(BadZipFile, zlib.error, OSError),
 )
 # Files left by killed runs, and the age in seconds from which they are removed.
-_PARTIAL = re.compile(r"\.[0-9a-f]+\.partial\..+")
+_PARTIAL_PATTERN = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
 # Maximum length of a suffix, so that the name of the partial file is not too long.
-_MAX_BYTES = 32
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_NEARLY_FULL = 2**20
+_MAX_SUFFIX_BYTES = 32
+_FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_FULL_DISK_BYTES = 2**20
 # Suffixes of slides whose file is an index of others in its folder.
-_INDEXES = (SUFFIX, ".vms", ".vmu")
+_INDEX_SUFFIXES = (DICOM_SUFFIX, ".vms", ".vmu")
 _N_PIECES, _PIECE_BYTES = 16, 2**16  # pieces of a file for `sampled_digest`
-_STORES = (".zarr",)  # folders that count as files
+_FOLDER_IMAGE_SUFFIXES = (".zarr",)  # folders that count as files
 # On Windows, files that are open elsewhere, such as in a virus scanner, cannot be replaced.
-_LOCKED_ERRORS = os.name == "nt"
-_LOCK_WAIT_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+_IS_WINDOWS = os.name == "nt"
+_RETRY_WAITS_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class WriteError(OSError):
@@ -164,20 +164,20 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """
     path = true_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(path.parent)
+    _remove_stale_partials(path.parent)
     # Not created here, so that a writer that writes elsewhere fails and leaves no empty file.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_suffix(path)}")
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial{_partial_suffix(path)}")
     try:
         with add_path_to_errors(path):
             yield partial
             if durable:
-                _flush(partial, os.O_RDWR)
+                _flush_to_disk(partial, os.O_RDWR)
         with suppress(OSError):  # replaces an empty folder
             path.rmdir()
-        _replace(partial, path)
+        _replace_with_retries(partial, path)
         with suppress(OSError):  # not supported on every system
             if durable:
-                _flush(path.parent, os.O_RDONLY)
+                _flush_to_disk(path.parent, os.O_RDONLY)
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -198,9 +198,9 @@ def true_file(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _replace(partial: Path, path: Path) -> None:
+def _replace_with_retries(partial: Path, path: Path) -> None:
     """Rename the file, with retries while others read the existing one."""
-    for wait in _LOCK_WAIT_S if _LOCKED_ERRORS else ():
+    for wait in _RETRY_WAITS_S if _IS_WINDOWS else ():
         try:
             os.replace(partial, path)
             return
@@ -209,20 +209,20 @@ def _replace(partial: Path, path: Path) -> None:
     os.replace(partial, path)
 
 
-def _suffix(path: Path) -> str:
-    """Return the suffix, as some writers choose the format by it."""
-    is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_BYTES
+def _partial_suffix(path: Path) -> str:
+    """Return the suffix for a partial file, as some writers choose the format by it."""
+    is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_SUFFIX_BYTES
     return path.suffix if is_short else ".file"
 
 
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Name the file in errors of libraries that write it, and report a full disk as such."""
+    """Return a context that turns write errors into WriteError with the path and the reason."""
     try:
         yield
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
-        if number in _FULL or shutil.disk_usage(path.parent).free < _NEARLY_FULL:
+        if number in _FULL_DISK_ERRORS or shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES:
             message = (
                 f"{path}: cannot be written because the disk is full; free some space and try again"
             )
@@ -232,7 +232,7 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def _flush(path: Path, access: int) -> None:
+def _flush_to_disk(path: Path, access: int) -> None:
     descriptor = os.open(path, access)
     try:
         os.fsync(descriptor)
@@ -241,11 +241,14 @@ def _flush(path: Path, access: int) -> None:
 
 
 @cache  # once per process, as listing a folder for each of its files would be slow
-def _remove_stale(folder: Path) -> None:
+def _remove_stale_partials(folder: Path) -> None:
     """Remove partial files in a folder that killed runs left a day ago or earlier."""
     for path in folder.glob(".*.partial.*"):
         with suppress(OSError):  # already removed, or another user's file
-            if _PARTIAL.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_S:
+            if (
+                _PARTIAL_PATTERN.fullmatch(path.name)
+                and time.time() - path.stat().st_mtime > _STALE_S
+            ):
                 path.unlink()
 
 
@@ -257,28 +260,28 @@ def stat_signature(path: Path) -> tuple[int, ...]:
     for keys on disk. The signature of a folder that is an image covers all its files.
     """
     status = os.stat(path)
-    sizes = folder_signature(str(path)) if stat.S_ISDIR(status.st_mode) else _sizes(status)
+    sizes = folder_signature(str(path)) if stat.S_ISDIR(status.st_mode) else _size_and_times(status)
     return status.st_dev, status.st_ino, *sizes
 
 
-def _sizes(status: os.stat_result) -> tuple[int, int, int]:
+def _size_and_times(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def file_key(path: Path) -> list[Any]:
     """Return a key that changes when the file is replaced or changed, equal on all machines.
 
-    It needs a single `stat` call, as each may block a thread of a busy server.
+    Only one `stat` call is made, as each may block a thread of a busy server.
     """
     device, number, *sizes = stat_signature(path)
-    states = [[p.name, *_sizes(p.stat())] for p in _companion_files(path)]
+    states = [[p.name, *_size_and_times(p.stat())] for p in _companion_files(path)]
     return [_resolved_path(str(path.absolute()), device, number), *sizes, *states]
 
 
 def key_of_files(paths: Iterable[Path]) -> list[Any]:
-    """Return a key that changes when any of these files is replaced, changed or removed.
+    """Return a key that changes when one of several files is replaced, changed or removed.
 
-    Works as `file_key` of each, but companion files are listed only once.
+    It is faster than `file_key` of each file, as companion files are listed only once.
     """
     keys: list[Any] = []
     folders: dict[Path, None] = {}
@@ -292,7 +295,9 @@ def key_of_files(paths: Iterable[Path]) -> list[Any]:
         folder = _companion_folder(path)
         if folder is not None:
             folders[folder] = None
-    companions = [[p.name, *_sizes(p.stat())] for folder in folders for p in _files_in(folder)]
+    companions = [
+        [p.name, *_size_and_times(p.stat())] for folder in folders for p in _list_files(folder)
+    ]
     return [keys, companions]
 
 
@@ -300,7 +305,7 @@ def key_of_files(paths: Iterable[Path]) -> list[Any]:
 def _resolved_path(path: str, device: int, number: int) -> str:
     """Return the path with all links resolved.
 
-    It is cached until the path leads to another file, as each of its folders must be checked.
+    Resolving accesses every parent folder. The result is cached by device and inode number.
     """
     return os.path.realpath(path)
 
@@ -308,17 +313,17 @@ def _resolved_path(path: str, device: int, number: int) -> str:
 def exists(path: Path) -> bool:
     """Return whether a path is a file, or a folder that counts as one."""
     try:
-        return path.is_file() or (path.suffix.lower() in _STORES and path.is_dir())
+        return path.is_file() or (path.suffix.lower() in _FOLDER_IMAGE_SUFFIXES and path.is_dir())
     except OSError:  # an invalid name
         return False
 
 
 def _companion_files(path: Path) -> list[Path]:
     """Return the other files of a slide that consists of several."""
-    if path.suffix.lower() == SUFFIX:
+    if path.suffix.lower() == DICOM_SUFFIX:
         return files_of_series(path)
     folder = _companion_folder(path)
-    return [] if folder is None else [other for other in _files_in(folder) if other != path]
+    return [] if folder is None else [other for other in _list_files(folder) if other != path]
 
 
 def _companion_folder(path: Path) -> Path | None:
@@ -326,21 +331,21 @@ def _companion_folder(path: Path) -> Path | None:
     suffix = path.suffix.lower()
     if suffix == ".mrxs":
         return path.with_suffix("")
-    return path.parent if suffix in _INDEXES else None
+    return path.parent if suffix in _INDEX_SUFFIXES else None
 
 
-def _files_in(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return [file for file in files if os.path.isfile(file)]
 
 
 def file_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files of a folder."""
+    """Return the size of a file, or of all files of a folder, in bytes."""
     return stat_signature(path)[2]
 
 
 def modification_time(path: Path) -> float:
-    """Return when a file, or any file of a folder, was changed, in seconds as `time.time`."""
+    """Return the time of the last change of a file or folder image, in seconds (`time.time`)."""
     status = os.stat(path)
     is_folder = stat.S_ISDIR(status.st_mode)
     return (folder_signature(str(path))[1] if is_folder else status.st_ctime_ns) / 1e9
@@ -352,8 +357,8 @@ def content_digest(path: Path) -> str:
     All files of a folder that is an image are read. Companion files of a slide count by name, size
     and modification time.
     """
-    digest = _digest(str(path.absolute()), *stat_signature(path))
-    others = [[p.name, *_sizes(p.stat())[:2]] for p in _companion_files(path)]
+    digest = _cached_digest(str(path.absolute()), *stat_signature(path))
+    others = [[p.name, *_size_and_times(p.stat())[:2]] for p in _companion_files(path)]
     return hashlib.sha256(f"{digest} {others}".encode()).hexdigest() if others else digest
 
 
@@ -368,13 +373,13 @@ def sampled_digest(path: Path) -> str:
     try:
         if not (path.is_file() or path.is_dir()):
             return ""
-        return _sampled(str(path.absolute()), *stat_signature(path))
+        return _cached_sampled_digest(str(path.absolute()), *stat_signature(path))
     except OSError:  # errors are reported when it is opened
         return ""
 
 
 @lru_cache(maxsize=100_000)
-def _sampled(path: str, *state: int) -> str:
+def _cached_sampled_digest(path: str, *state: int) -> str:
     total = hashlib.sha256()
     if os.path.isdir(path):
         names = [(name, sizes[0]) for name, *sizes in files_inside(path)]
@@ -396,19 +401,19 @@ def _sampled(path: str, *state: int) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _digest(path: str, *state: int) -> str:
+def _cached_digest(path: str, *state: int) -> str:
     if os.path.isdir(path):
         return folder_digest(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_NEW_S = 60  # younger folders may not be locked yet
+_MIN_ABANDONED_AGE_S = 60  # younger folders may not be locked yet
 
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a temporary folder with this prefix; folders that killed processes left are removed.
+    """Yield a temporary folder with this prefix, and remove those left by killed processes.
 
     Each folder is locked by its process; the lock ends with it. The prefix includes the machine's
     name, as other machines that share the directory may not see the lock.
@@ -443,7 +448,7 @@ def _remove_abandoned(prefix: str) -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         # In use, another user's, or already removed.
         with suppress(OSError):
-            if time.time() - folder.lstat().st_mtime > _NEW_S:
+            if time.time() - folder.lstat().st_mtime > _MIN_ABANDONED_AGE_S:
                 with _locked(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -453,7 +458,7 @@ class OutputError(ValueError):
 
 
 def check_writable_file(path: Path) -> None:
-    """Raise OutputError if no file can be written here. Missing folders are created later."""
+    """Raise OutputError if a file cannot be written to a path, whose parents may be missing."""
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     if not existing.is_dir():
         raise OutputError(f"{path}: {existing} is a file, not a folder; choose another path")

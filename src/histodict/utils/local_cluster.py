@@ -1,9 +1,9 @@
-"""Local Dask cluster that other users of the machine cannot reach.
+"""Local Dask cluster that other users of the machine cannot access.
 
-Anyone who reaches a port of a scheduler, worker or nanny can run code in it. All of them therefore
-use TLS with a certificate made for this cluster that both sides must present, and Dask's web pages,
-which need none, are disabled. The key stays in the memory of the processes; to be loaded it is
-written to a file in a private folder that is removed at once.
+Anyone who can connect to a port of a scheduler, worker or nanny can run code in it. All of them
+therefore use TLS with a certificate made for this cluster, which both sides must present. Dask's
+web pages need no certificate and are disabled. The key is only stored in the memory of the
+processes; to load it, it is written to a file in a private folder that is removed immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _START_TIMEOUT = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
 class _NoPages:
-    """Mix-in without web pages; without `dashboard`, Dask still opens a port for other pages."""
+    """Mix-in that disables web pages; `dashboard=False` would still open a port for others."""
 
     def start_http_server(self, *args: Any, **options: Any) -> None:
         """Do nothing."""
@@ -48,16 +48,16 @@ class _Worker(_NoPages, distributed.Worker):
 def local_cluster(n_workers: int) -> Iterator[Any]:
     """Start `n_workers` workers of one thread, each with an equal part of the memory."""
     with ignore_sigint():
-        starting = ThreadPoolExecutor(1).submit(_start, n_workers)
+        starting = ThreadPoolExecutor(1).submit(_create_cluster, n_workers)
     # Dask cannot close a cluster that is starting, so interrupts wait until it has started.
     try:
         with dask.config.set(_START_TIMEOUT):
-            yield _started(starting)
+            yield _start_or_raise(starting)
     finally:
-        _started(starting).close()
+        _start_or_raise(starting).close()
 
 
-def _started(starting: Future[Any]) -> Any:
+def _start_or_raise(starting: Future[Any]) -> Any:
     try:
         return starting.result()
     except RuntimeError as error:
@@ -67,7 +67,7 @@ def _started(starting: Future[Any]) -> Any:
         ) from error
 
 
-def _start(n_workers: int) -> Any:
+def _create_cluster(n_workers: int) -> Any:
     security: Any = Security.temporary()  # type: ignore[no-untyped-call]
     common = {"host": _HOST, "protocol": "tls://", "security": security, "dashboard": False}
     nanny_options = {

@@ -1,4 +1,4 @@
-"""Setting that allows images and feature files with missing chunks.
+"""Setting to allow images and feature files with missing chunks.
 
 A missing chunk of an array reads as the fill value. It may be missing because the copy is
 incomplete or because it was never written; the two cannot be distinguished. Arrays with missing
@@ -52,7 +52,7 @@ def missing_chunks_allowed() -> bool:
 
 
 def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
-    """Return why a file with missing chunks is refused; empty, with a warning, if allowed."""
+    """Return the error message for missing chunks; warn and return "" if they are allowed."""
     if not n_missing:
         return ""
     message = f"{name}: {n_missing} of {n_chunks} chunks are missing"

@@ -1,4 +1,4 @@
-"""Parallel execution: threads, processes, executors, and options that do not change results.
+"""Parallel execution: threads, processes, executors and execution options.
 
 Results do not depend on the number of threads, nor on whether threads or workers of a cluster
 compute them. Executors send functions and items. Items should name files and positions in them;
@@ -58,16 +58,16 @@ def count_jobs(n_jobs: int | None) -> int:
 
 
 @lru_cache(maxsize=1)
-def _blas(n_modules: int) -> ThreadpoolController:
-    """Return the BLAS libraries of this process; new modules may have loaded another."""
+def _blas_libraries(n_modules: int) -> ThreadpoolController:
+    """Return the BLAS libraries of this process, cached until more modules are imported."""
     return ThreadpoolController().select(user_api="blas")
 
 
-def _limit_threads() -> None:
-    """Let this thread limit BLAS.
+def _permit_limit() -> None:
+    """Permit the current thread to set the BLAS limit.
 
-    From 3.8 on, threadpoolctl reserves that for the first thread that does so and ignores others.
-    Here the first thread that enters sets the limit and the last one removes it, under a lock.
+    From version 3.8 on, threadpoolctl ignores limits that are not set by the first thread that set
+    one. `_SharedLimit` sets limits under a lock, so that any thread may do so.
     """
     clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if clear:
@@ -87,25 +87,25 @@ class _SharedLimit:
         with self._lock:
             if self._n_inside == 0 or len(sys.modules) != self._n_modules:
                 self._n_modules = len(sys.modules)
-                _limit_threads()
-                self._limits.append(_blas(self._n_modules).limit(limits=1))
+                _permit_limit()
+                self._limits.append(_blas_libraries(self._n_modules).limit(limits=1))
             self._n_inside += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
-                _limit_threads()
+                _permit_limit()
                 while self._limits:
                     self._limits.pop().restore_original_limits()
 
 
-_LIMIT = _SharedLimit()
+_SHARED_LIMIT = _SharedLimit()
 
 
 def single_blas_thread() -> AbstractContextManager[None]:
     """Return a context in which matrix products use one thread, so that rounding is the same."""
-    return _LIMIT
+    return _SHARED_LIMIT
 
 
 def map_blocks(
@@ -165,11 +165,12 @@ class Executor(Protocol):
         ----------
         function : function to call
         items : items, of which a bounded number is read ahead
-        lost : function that returns the result of an item whose worker ended each time; None raises
+        lost : function that returns a result for an item whose worker always ended; None raises the
+            error
         """
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Send items to the workers once, so that several calls of `map` can use them."""
+        """Store items on the workers, so that several calls of `map` can use them."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ class Threads:
 
 
 # Locks that a pool of processes needs, with a margin.
-_LOCKS = 24
+_N_LOCKS = 24
 
 
 def map_processes(
@@ -237,9 +238,9 @@ def _start_tracker() -> None:
 def _with_local_settings(
     folder: str, surface: Surface, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Call the function in the working directory and with the hints of the calling process.
+    """Call a function with the working directory and hint surface of the calling process.
 
-    Processes are reused, and both may differ for the next call.
+    Both are set at each call because joblib reuses its processes.
     """
     os.chdir(folder)
     set_hint_surface(surface)
@@ -251,7 +252,7 @@ def can_share_locks() -> bool:
     fork = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if fork else None)
     try:
-        return len([context.Lock() for _ in range(_LOCKS)]) == _LOCKS
+        return len([context.Lock() for _ in range(_N_LOCKS)]) == _N_LOCKS
     except (ImportError, OSError):
         return False
 
@@ -259,8 +260,8 @@ def can_share_locks() -> bool:
 Step = Callable[[], None]
 
 
-class _EndedError(Exception):
-    """Ends a task whose result is no longer needed."""
+class _TaskEndedError(Exception):
+    """Exception raised in a task to end it when its result is no longer needed."""
 
 
 def run_concurrently(
@@ -273,7 +274,7 @@ def run_concurrently(
 
     Parameters
     ----------
-    tasks : functions of a callback, which they call after each of their steps
+    tasks : functions with one argument, a callback to call after each step
     on_step : called in this thread after each step of any task
     n_threads : number of threads
     """
@@ -284,7 +285,7 @@ def run_concurrently(
 
     def step() -> None:
         if ended.is_set():
-            raise _EndedError
+            raise _TaskEndedError
         steps.put(True)
 
     with ThreadPoolExecutor(n_threads) as pool:

@@ -1,6 +1,6 @@
 """Progress of long work: reports to a callback, remaining time, and progress bars.
 
-Rates and remaining times are those of `rich.progress`, which is imported on first use.
+Rates and remaining times are computed by `rich.progress`, which is imported on first use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Finished fraction of the stage's work."""
+        """Finished fraction of the work of the stage, from 0 to 1."""
         return self.done / max(1, self.total) if self.work is None else self.work
 
 
@@ -104,8 +104,8 @@ class TimeEstimator:
     Parameters
     ----------
     weights : mapping of str to float, optional
-        Relative durations of the stages, in order. The time that stages have taken so far tells
-        how long a weight of 1 takes.
+        Relative durations of the stages, in order. The duration of a weight of 1 is estimated
+        from the stages so far.
     bars : rich.progress.Progress, optional
         Display with one task per stage; by default nothing is displayed.
     clock : callable
@@ -127,7 +127,7 @@ class TimeEstimator:
         self._stage = ""  # the latest stage with a weight
 
     def update(self, progress: Progress) -> None:
-        """Update the display and the estimate."""
+        """Update the display and the estimate with the progress of a stage."""
         name = progress.stage
         if name not in self._tasks:
             label = STAGES.get(name, name)
@@ -149,7 +149,7 @@ class TimeEstimator:
         task.fields["later"] = later
 
     def seconds_left(self) -> float | None:
-        """Return the remaining seconds of all weighted stages, None if not known yet."""
+        """Return the estimated remaining seconds of all weighted stages; None if unknown."""
         if not self._stage:
             return None
         task, names = self._tasks[self._stage], list(self._weights)

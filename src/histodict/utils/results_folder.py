@@ -2,8 +2,8 @@
 
     FOLDER/done/KEY.json    rows of an image, digests of its files, and settings of the run
 
-Tables are written from all of them, so a folder may be filled by any number of runs with the same
-model and settings; rows of different ones could not be distinguished in a table.
+Tables contain the rows of all these files, so several runs may write to the same folder. All runs
+must have the same model and settings, which a table does not list.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ResultsFolder:
         )
 
     def load_finished(self, key: str, fingerprint: Content) -> Content | None:
-        """Return the stored result of an image; None if it is damaged or outdated.
+        """Return the stored result of an image; None if it is missing, damaged or outdated.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class ResultsFolder:
             return None
 
     def store(self, key: str, content: Content, fingerprint: Content) -> Content:
-        """Store and return the result of an image; remove output files that it no longer has.
+        """Store and return the result of an image, and remove its outdated output files.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class ResultsFolder:
         return content
 
     def previous_results(self, keys: Collection[str]) -> list[Content]:
-        """Return stored results of all images except these keys, sorted by path.
+        """Return the stored results of all images except those with these keys, sorted by path.
 
         Results of runs that currently write to the folder are included.
         """
@@ -148,7 +148,7 @@ class ResultsFolder:
         return sorted(others, key=lambda content: str(content["row"]["path"]))
 
     def _paths(self) -> list[Path]:
-        """Return complete files; files being written, or left by killed runs, begin with a dot."""
+        """Return the paths of complete result files; names of partial files begin with a dot."""
         paths = (self.folder / "done").glob("*.json")
         return sorted(path for path in paths if not path.name.startswith("."))
 
@@ -157,7 +157,7 @@ class ResultsFolder:
 
 
 def _short(value: Any) -> str:
-    """Return a value as short text; digests are truncated."""
+    """Format a value for a message; digests are truncated."""
     if value is None:
         return "not set"
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else str(value)

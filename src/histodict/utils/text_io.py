@@ -34,7 +34,7 @@ def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
 def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
     """Write a table to two files, path.csv and path.parquet; missing values are empty.
 
-    `columns` come first, and are written even without rows.
+    The columns in `columns` come first, and are written even without rows.
     """
     write_csv(path.with_suffix(".csv"), rows, columns)
     import pyarrow.parquet
@@ -44,7 +44,7 @@ def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) ->
 
 
 def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """Write a CSV file with this name; `columns` as for `write_table`."""
+    """Write rows to a CSV file; for `columns` see `write_table`."""
     import pyarrow.csv
 
     with atomic_write(path) as partial:
@@ -79,7 +79,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file; ValueError names the file and `what` it should contain."""
+    """Read a JSON file; errors name the file and its expected content `what`."""
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -89,13 +89,13 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def shorten(value: object) -> str:
-    """Return text in one line for a message, with its middle removed if it is long."""
+    """Format a value as one line for a message, with "…" in the middle of long text."""
     text = " ".join(str(value).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
 
 
 def printable(text: str) -> str:
-    r"""Return text that is valid UTF-8 and has no control sequences for a terminal.
+    r"""Escape parts of text that are invalid UTF-8 or control sequences of a terminal.
 
     Bytes of file names that are not UTF-8, and control characters other than tabs and line ends,
     are escaped as `\\xe9`.
@@ -144,7 +144,7 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a fraction in percent; small values have more digits, as "0 %" means none."""
+    """Format a fraction in percent; small values get more digits, so that only 0 is "0 %"."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
@@ -158,7 +158,7 @@ def relative_name(root: Path, path: Path) -> str:
 
 
 def truncated_list(names: Sequence[str]) -> str:
-    """Return the first names, comma-separated, and the number of the others."""
+    """Return the first five names, comma-separated, and the number of the others."""
     rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest
 
@@ -177,7 +177,7 @@ def failure_reason(error: Exception) -> str:
     Raises
     ------
     BrokenExecutor
-        If the worker processes have ended; the whole run fails.
+        If the worker processes have ended; this error is not limited to one item.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -211,7 +211,7 @@ _CHARACTERS = 64
 
 
 def write_checked_json(path: Path, content: Any) -> None:
-    """Write a file atomically, in ASCII because file names may not be valid UTF-8."""
+    """Write content atomically as checked JSON, in ASCII as file names may be invalid UTF-8."""
     with atomic_write(path) as partial:
         partial.write_text(_with_checksum(json.dumps(content, default=os.fspath)), encoding="ascii")
 

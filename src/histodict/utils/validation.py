@@ -22,7 +22,7 @@ def check_whole_number(name: str, value: object, low: int) -> int:
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
     """Return value as a float; raise ValueError unless it is finite and at least `low`.
 
-    If `above`, it must be greater than `low`.
+    If `above` is true, the value must be greater than `low`.
     """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
@@ -35,7 +35,7 @@ def check_number(name: str, value: object, *, low: float = 0.0, above: bool = Fa
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ValueError if one of the `names` is not a `known` setting; suggest similar ones."""
+    """Raise ValueError if a name is not a known setting; the message suggests similar ones."""
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
@@ -45,7 +45,7 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_choice(what: str, name: object, known: Iterable[str]) -> None:
-    """Raise ValueError if a name is not among the known ones; suggest similar ones.
+    """Raise ValueError if a name is not a known one; the message suggests similar ones.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def load_optional(module: str, extra: str, purpose: str) -> Any:
     ----------
     module : name of the module
     extra : group of dependencies that contains it
-    purpose : what needs the module, for the error message
+    purpose : feature that needs the module, for the error message
 
     Raises
     ------
@@ -182,5 +182,5 @@ def load_optional(module: str, extra: str, purpose: str) -> Any:
 
 
 def missing_message(module: str, extra: str, purpose: str) -> str:
-    """Return the message for a missing module; parameters as for `load_optional`."""
+    """Return the error message for a missing module; for parameters see `load_optional`."""
     return f"{purpose} needs {module}, which is not installed. Run: {install_command(extra)}"
