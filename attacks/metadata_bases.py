@@ -53,7 +53,7 @@ _OWN = {
     },
     "image": ["a.svs", 1, 2, 3],
     "size": [None, None, None],
-    "form": 1,
+    "format_version": 1,
     "version": "0.1",
 }
 _CLAM: dict[str, Any] = {

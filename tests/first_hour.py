@@ -205,7 +205,7 @@ def _small_presets() -> Iterator[None]:
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
         small["embeddings"] = replace(small["embeddings"], n_components=20)
         stack.enter_context(patch.dict(PRESETS, small))
-        for name, changes in (("PIXELS", {}), ("ENCODER", {"n_components": 20})):
+        for name, changes in (("PIXEL_RECIPE", {}), ("ENCODER_RECIPE", {"n_components": 20})):
             recipe = replace(getattr(recipes, name), patches_per_class=300, **changes)
             stack.enter_context(patch.object(recipes, name, recipe))
         yield

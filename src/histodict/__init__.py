@@ -112,7 +112,7 @@ __all__ = [
     "with_annotations",
 ]
 
-_HOMES = {
+_MODULES = {
     "AnnotationFile": ".annotations.annotation_file",
     "AtomStatistics": ".explain.atom_statistics",
     "DFDL": ".methods.dfdl",
@@ -147,11 +147,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that importing the package is fast."""
+    """Import a public name on first use, so that importing the package is fast."""
     if name == "__version__":
         return import_module("importlib.metadata").version("histodict")
-    if name in _HOMES:
-        home, _, there = _HOMES[name].partition(":")
+    if name in _MODULES:
+        home, _, there = _MODULES[name].partition(":")
         return getattr(import_module(home, __name__), there or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -86,14 +86,14 @@ __all__ = [
 ]
 
 # Maximum length of the file name within KEY, so that no name exceeds the limit of file systems.
-_MAX_BYTES = 200
+_MAX_NAME_BYTES = 200
 
 
 def output_key(image: Path) -> str:
-    """Return the reproducible key that names the files of an image."""
+    """Return the file name stem of an image's results: its name and a hash of its path."""
     suffix = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
     stem = os.fsencode(image.stem).decode("utf-8", "replace")
-    name = stem.encode()[:_MAX_BYTES].decode("utf-8", "ignore")
+    name = stem.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
     try:
         os.fsencode(name)
     except UnicodeEncodeError:  # a locale other than UTF-8 lacks some characters
@@ -114,10 +114,10 @@ class ImageTask:
     ----------
     record : image
     pixel_size_option : pixel size given by the user
-    key : name of its files in the results folder, from `output_key`
+    key : stem of its file names in the results folder, from `output_key`
     model_digest : digest of the model file
     qupath : options of the GeoJSON file
-    tabled : whether an AnnData file is written
+    writes_anndata : whether an AnnData file is written
     metadata : table of atom statistics for the AnnData file; None for none
     """
 
@@ -126,25 +126,27 @@ class ImageTask:
     key: str
     model_digest: str
     qupath: GeoJSONOptions
-    tabled: bool
+    writes_anndata: bool
     metadata: Path | None = None
 
     def with_previous_metadata(self, previous: Content) -> ImageTask:
-        """Return the task, completed by patient and labels from an earlier run on the same file.
+        """Return a copy with patient and labels of an earlier run on the same file, if unset.
 
         Parameters
         ----------
         previous : stored result of the image from the earlier run
         """
         record = self.record
-        if not self.tabled or previous.get("fingerprint", {}).get("file") != _file_key(record.path):
+        if not self.writes_anndata or previous.get("fingerprint", {}).get(
+            "file"
+        ) != _file_key_if_exists(record.path):
             return self
         earlier = previous["fingerprint"].get("atom_statistics")
         statistics = self.metadata or (
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
         record = replace(record, patient=record.patient or previous["row"].get("patient", ""))
-        if previous.get("known") and not (record.label or record.is_mapped):
+        if previous.get("ground_truth") and not (record.label or record.is_mapped):
             stored = record_from_json(previous)
             record = replace(
                 record, label=stored.label, mask=stored.mask, annotations=stored.annotations
@@ -152,20 +154,20 @@ class ImageTask:
         return replace(self, record=record, metadata=statistics)
 
     def fingerprint(self) -> Content:
-        """Return all properties that determine the files of the image.
+        """Return all properties that determine the result files of the image.
 
-        It changes with the image, its metadata, its region of interest and the output options.
+        These are the image, its metadata, its region of interest and the output options.
         """
         record = self.record
         content: Content = {
             "size": list(astuple(self.size)),
             "outlines": self.qupath.form,
-            "file": _file_key(record.path),
+            "file": _file_key_if_exists(record.path),
         }
         if missing_chunks_allowed():
             content["missing_chunks"] = "allowed"
-        if self.tabled:
-            mask = _file_key(record.mask) if record.mask else []
+        if self.writes_anndata:
+            mask = _file_key_if_exists(record.mask) if record.mask else []
             annotations = record.annotations.fingerprint() if record.annotations else []
             content["anndata"] = [record.patient, record.label, mask, annotations]
             content |= {"atom_statistics": file_key(self.metadata)} if self.metadata else {}
@@ -180,7 +182,7 @@ class ImageTask:
         return content
 
     def roi_columns(self) -> Row:
-        """Return the table columns on the region of interest and on missing chunks of the image."""
+        """Return table columns for the region of interest and for missing chunks."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -194,7 +196,7 @@ class ImageTask:
         return self.pixel_size_option.with_table(self.record.mpp)
 
 
-def _file_key(path: Path) -> list[Any]:
+def _file_key_if_exists(path: Path) -> list[Any]:
     return file_key(path) if os.path.exists(path) else []
 
 
@@ -217,7 +219,7 @@ def with_absolute_paths(record: ImageRecord) -> ImageRecord:
 
 
 def record_to_json(record: ImageRecord) -> Content:
-    """Return the fields of a record that a later run needs to score the patch map."""
+    """Return a record's fields as JSON, to score the patch map in a later run."""
     content: Content = {
         "path": str(record.path),
         "label": record.label,
@@ -238,11 +240,13 @@ def record_to_json(record: ImageRecord) -> Content:
 
 
 def record_from_json(content: Content) -> ImageRecord:
-    """Return the record stored by `record_to_json` in the content of an image."""
-    row, known = content["row"], content["known"]
-    mask = Path(known["mask"]) if known["mask"] else None
-    path, annotations = Path(known["path"]), known["annotations"]
-    record = ImageRecord(path, known["label"], row["patient"], mpp=known["mpp"], mask=mask)
+    """Return the record that `record_to_json` stored in an image's results."""
+    row, ground_truth = content["row"], content["ground_truth"]
+    mask = Path(ground_truth["mask"]) if ground_truth["mask"] else None
+    path, annotations = Path(ground_truth["path"]), ground_truth["annotations"]
+    record = ImageRecord(
+        path, ground_truth["label"], row["patient"], mpp=ground_truth["mpp"], mask=mask
+    )
     if not annotations:
         return record
     file, names, coordinates, image_path = annotations
@@ -265,14 +269,14 @@ def predict_and_export(
     Returns
     -------
     dict or str
-        Table rows of the image and digests of its files, or the reason of a failure.
+        Table rows of the image and digests of its files, or the error message.
     """
     if task.record.error:
         return task.record.error
     try:
         files: list[Path] = []
         predict = partial(_predict, task, callback)
-        if task.tabled:
+        if task.writes_anndata:
             files.append(Path("anndata", f"{task.key}.h5ad"))
             statistics = read_atom_statistics(task.metadata) if task.metadata else []
             about = ImageMetadata(task.key, task.record, task.model_digest, statistics)
@@ -290,7 +294,7 @@ def predict_and_export(
 
 
 def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
-    """Return the prediction, with its map over the image if that accompanies a feature file."""
+    """Predict the image; for a feature file, place the patch map on its image, if available."""
     image, within = task.record.image, task.record.region_of_interest
     prediction: Prediction = model.predict_one(
         task.record.path, mpp=task.size, callback=callback, within=within
@@ -306,7 +310,7 @@ def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
 
 
 def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Prediction) -> list[Path]:
-    """Write overlay, GeoJSON and patch map, if there is a map; return their names."""
+    """Write overlay, GeoJSON and patch map, if any; return their relative paths."""
     patch_map = prediction.patch_map
     if patch_map is None:
         return []
@@ -329,7 +333,7 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
 
 
 SCORES = "scores.json"
-_OUTPUT_VERSION = 11  # version of the output files; increases when their format changes
+_OUTPUT_VERSION = 12  # version of the output files; increases when their format changes
 
 _DEFAULT_QUPATH = GeoJSONOptions()
 
@@ -398,8 +402,8 @@ def predict_images(
     qupath : options of the output for QuPath; images with other outlines are predicted again, and
         a project contains all images of the folder
     callback : receives the progress after each image
-    executor : distributes images to workers, which write into `folder`; None for one image after
-        another, with threads for the parts of each
+    executor : distributes images to workers, which write into `folder`; None predicts one image
+        after another, each with several threads
     anndata : whether to write .h5ad files; existing ones are kept up to date in any case
     atom_statistics : table from `histodict atoms --csv`, added to these files
     """
@@ -413,9 +417,15 @@ def predict_images(
     tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
         before = run.finished.get(key, {})
-        tabled = anndata or "anndata" in before.get("fingerprint", {})
+        writes_anndata = anndata or "anndata" in before.get("fingerprint", {})
         task = ImageTask(
-            with_absolute_paths(record), size_option, key, model_digest, qupath, tabled, statistics
+            with_absolute_paths(record),
+            size_option,
+            key,
+            model_digest,
+            qupath,
+            writes_anndata,
+            statistics,
         )
         task, fingerprint = _with_fingerprint(task, before)
         tasks.append(task)
@@ -436,7 +446,7 @@ def predict_images(
     )
     callback(Progress("predict", 0, len(images), work=fractions[0]))
     for n, (record, key, fingerprint) in enumerate(zip(images, keys, fingerprints, strict=True)):
-        content, failure = _complete(
+        content, failure = _result_content(
             model, record, finished[n] or next(results), run.finished.get(key, {}), fingerprint
         )
         if failure:
@@ -447,9 +457,9 @@ def predict_images(
     earlier = run.previous_results({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):
-        project_images = [_project_image(content) for content in [*done, *earlier]]
+        project_images = [_qupath_project_image(content) for content in [*done, *earlier]]
         save_project(folder / "qupath", model.class_names_, project_images)
-    rows, regions = _rows(done)
+    rows, regions = _table_rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
 
 
@@ -461,7 +471,7 @@ def _open_results(
     images: Sequence[ImageRecord],
     size_option: PixelSizeOption,
 ) -> ResultsFolder:
-    """Open the results folder of a run; raise ValueError if it has results of other options."""
+    """Open a results folder; raise ValueError if its results were made with other options."""
     settings = {
         "model": model_digest,
         "version": version("histodict"),
@@ -478,10 +488,10 @@ def _open_results(
     return run
 
 
-def _complete(
+def _result_content(
     model: Model, record: ImageRecord, result: Content | str, before: Content, fingerprint: Content
 ) -> tuple[Content | None, str]:
-    """Return the content with the true label, None if the image failed; and what failed."""
+    """Return the result with its true label, None after a failure, and the error message."""
     if isinstance(result, str):
         return None, result + ("; its earlier prediction stays in the table" if before else "")
     is_same = before.get("fingerprint", {}).get("file") == fingerprint["file"]
@@ -489,7 +499,7 @@ def _complete(
 
 
 def _with_fingerprint(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:
-    """Return the completed task and its fingerprint, or the task with the reason of a failure."""
+    """Return the completed task and its fingerprint; after a failure, the task with its error."""
     try:
         task = task.with_previous_metadata(before)
         return task, task.fingerprint()
@@ -498,15 +508,15 @@ def _with_fingerprint(task: ImageTask, before: Content) -> tuple[ImageTask, Cont
         return replace(task, record=replace(task.record, error=reason)), {}
 
 
-def _rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
-    """Return the rows of images and of their regions."""
+def _table_rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
+    """Return the table rows of all images, and those of their regions."""
     rows = [content["row"] for content in contents]
     return rows, [row for content in contents for row in content["regions"]]
 
 
 def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[str, Any] | None:
-    """Write the tables of all results in the folder; return scores, None without labels."""
-    rows, regions = _rows(contents)
+    """Write the tables and scores of all results; return the scores, None without labels."""
+    rows, regions = _table_rows(contents)
     if not rows:  # all images failed
         return None
     write_table(folder / model.table, rows, model.columns)
@@ -518,11 +528,11 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and n_tuned:
         scores["tuned"] = tuned_scores(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
-        scores["patches"] = score_patches(_scored_maps(folder, contents))
+        scores["patches"] = score_patches(_maps_to_score(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_scored_maps(folder, contents)))
+        scores = merge_patch_scores(scores, score_outlined(_maps_to_score(folder, contents)))
     if scores is not None:
-        paths = (Path(content["row"]["path"]) for content in contents if content["known"])
+        paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = n_trained_on(model.training_info_, paths)
         if n_trained:
             scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
@@ -534,11 +544,11 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
+def _maps_to_score(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
     """Yield record, map file and minimum region size (patches) of labelled images."""
     for content in contents:
         maps = [name for name in content["files"] if name.startswith("maps/")]
-        if content["known"] and maps:
+        if content["ground_truth"] and maps:
             yield (
                 record_from_json(content),
                 folder / maps[0],
@@ -546,8 +556,8 @@ def _scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
             )
 
 
-def _project_image(content: Content) -> ProjectImage:
-    """Return an image by its resolved path, which is valid from any folder."""
+def _qupath_project_image(content: Content) -> ProjectImage:
+    """Return the entry of an image in the QuPath project."""
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
     path = Path(content["fingerprint"]["file"][0])
@@ -561,13 +571,13 @@ def _project_image(content: Content) -> ProjectImage:
 def _with_true_label(
     model: Model, content: Content, record: ImageRecord, before: Content
 ) -> tuple[Content, str]:
-    """Return the content with the requested path and the true label, and a scoring error.
+    """Return the result with path and true label of the record, and an error message.
 
     Parameters
     ----------
-    before : content of an earlier run on the same file; its metadata is kept unless replaced
+    before : result of an earlier run on the same file; its metadata is kept unless replaced
     """
-    known, earlier, scoring_error = before.get("known"), before.get("row", {}), ""
+    ground_truth, earlier, scoring_error = before.get("ground_truth"), before.get("row", {}), ""
     user_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
     row = content["row"] | user_columns | {"path": printable_path(record.path)}
     if record.patient:
@@ -576,8 +586,8 @@ def _with_true_label(
         if record.label or record.is_mapped:
             truth = model.true_label(record)
             row |= {"truth": truth} if truth else {}
-            known = record_to_json(with_absolute_paths(record))
+            ground_truth = record_to_json(with_absolute_paths(record))
     except Exception as error:  # an error of the mask does not affect the prediction
         scoring_error = f"not used for scores: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]
-    return content | {"row": row, "regions": regions, "known": known}, scoring_error
+    return content | {"row": row, "regions": regions, "ground_truth": ground_truth}, scoring_error

@@ -88,7 +88,7 @@ def test_folder_of_other_concepts_is_refused(slides, tmp_path):
     before = (output / "concepts.safetensors").read_bytes()
     again = run(slides, "--output", output, "--atoms", 5)
     assert again.exit_code == 2
-    assert "atoms differ" in again.output
+    assert "other settings (atoms)" in again.output
     assert (output / "concepts.safetensors").read_bytes() == before
 
 
@@ -116,13 +116,13 @@ def test_changed_settings_are_refused(slides, tmp_path):
     plain = settings(record)
     check_settings_match(tmp_path, plain, settings(record))
     for other, text in (
-        (settings(replace(record, mpp=0.5)), "sizes differ"),
-        (settings(record, PixelSizeOption(override=0.25)), "sizes differ"),
+        (settings(replace(record, mpp=0.5)), r"settings \(sizes\)"),
+        (settings(record, PixelSizeOption(override=0.25)), r"settings \(sizes\)"),
         (
             settings(replace(record, region_of_interest=AnnotationFile(outline, ("tumour",)))),
-            "within differ",
+            r"settings \(within\)",
         ),
-        (plain | {"form": 1}, "form differ"),
+        (plain | {"format_version": 1}, r"settings \(format_version\)"),
     ):
         with pytest.raises(ValueError, match=text):
             check_settings_match(tmp_path, plain, other)
@@ -143,9 +143,9 @@ def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
             chosen, PRESETS["fast"], None, options or PixelSizeOption()
         ).describe_size_differences()
 
-    assert "pixel sizes differ (0.25 to 0.5 µm)" in size_warning(0, 1)
+    assert "differ (0.25 to 0.5 µm)" in size_warning(0, 1)
     assert "--set mpp=0.5" in size_warning(0, 1, 2)
-    assert "pixel size of 1 of 2 images is not known" in size_warning(1, 2)
+    assert "pixel size of 1 of 2 images is unknown" in size_warning(1, 2)
     assert (
         size_warning(1)
         == size_warning(2)

@@ -182,13 +182,13 @@ def test_members_are_evaluated_on_patients_they_were_not_trained_on(
 def test_shared_features_are_computed_once_and_removed(manifest, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measured = []
-    original = whole_image_model._whole
+    original = whole_image_model._whole_image_pixels
 
     def stages(*arguments):
         measured.append(arguments[-1])
         return original(*arguments)
 
-    monkeypatch.setattr(whole_image_model, "_whole", stages)
+    monkeypatch.setattr(whole_image_model, "_whole_image_pixels", stages)
     textures = replace(preset("fast", "lbp-colour"), downsample=4.0)
     model = EnsembleClassifier([textures], folds=3, n_jobs=1).fit(manifest)
     # Three trainings in folds, their predictions, and the final training use every image once.

@@ -11,7 +11,7 @@ from PIL import Image
 from histodict.datasets.manifest import read_manifest
 from histodict.images.memory_image import MemoryImage
 from histodict.models import TissueClassifier
-from histodict.models.image_pipeline import _whole
+from histodict.models.image_pipeline import _whole_image_pixels
 from histodict.models.inputs import region_patch_mask
 from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
 from histodict.models.prepared_image import open_prepared_image
@@ -74,7 +74,7 @@ def test_margin_changes_neither_score_nor_map(model, pixels, width, grey):
 def test_whole_image_methods_ignore_the_margin(pixels):
     recipe = Recipe("lbp-colour", {}, stain="reinhard")
     images = [MemoryImage.of_array(padded(pixels, width, 255), "a") for width in (0, 37)]
-    alone, wide = (_whole({image: None}, recipe, None, image) for image in images)
+    alone, wide = (_whole_image_pixels({image: None}, recipe, None, image) for image in images)
     np.testing.assert_array_equal(alone, wide)
 
 

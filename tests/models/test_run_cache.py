@@ -77,7 +77,7 @@ def test_method_defaults_and_encoder_weights_change_the_key(sides, monkeypatch):
         )
         assert run_of(sides).key != before
     with monkeypatch.context() as change:
-        change.setattr(PixelFeatures, "weights", lambda self: "other weights")
+        change.setattr(PixelFeatures, "weights_digest", lambda self: "other weights")
         assert run_of(sides).key != before
     assert run_of(sides).key == before
 
@@ -178,7 +178,7 @@ def test_whole_image_method_is_trained_in_this_process(sides, tmp_path):
 def test_peak_memory_includes_inner_runs(sides, monkeypatch):
     """An ensemble first trains in folds; their memory is part of its peak."""
     forgotten = []
-    monkeypatch.setattr(cross_validation, "_forget_peak_memory", lambda: forgotten.append(1))
+    monkeypatch.setattr(cross_validation, "_reset_peak_memory", lambda: forgotten.append(1))
     ensemble = EnsembleClassifier([RECIPE], folds=2, n_jobs=1)
     assert RunCache(None).run(run_of(sides, ensemble)).peak_mib is not None
     assert len(forgotten) == 1

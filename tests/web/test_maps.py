@@ -108,7 +108,7 @@ def make_old(folder, record):
     key = output_key(record.path)
     patch_map = stored_map(folder, record)
     response_data = read_json(folder / f"{key}.json")
-    del response_data["form"]
+    del response_data["format_version"]
     response_data["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
     write_checked_json(folder / f"{key}.json", response_data)
     margins = patch_map.margins.astype(np.float16)

@@ -57,7 +57,7 @@ from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import Row, parse_json, pluralize
 from ..utils.validation import check_whole_number
 
-_FORMAT = 3  # increased when the computation of concepts or usage changes
+_FORMAT_VERSION = 3  # increased when the computation of concepts or usage changes
 N_NONZERO = 8  # maximum number of atoms per patch
 _MAX_VECTORS, _MAX_PER_IMAGE = 40_000, 1_000  # training vectors, which are held in memory
 
@@ -297,7 +297,7 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return all settings that determine the concepts; `keys` identify the image contents."""
     return {
-        "form": _FORMAT,
+        "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
         "weights": get_patch_features(source.recipe.features).weights_digest()
         if source.origin is None
@@ -305,7 +305,7 @@ def settings_of(
         "atoms": n_atoms,
         "random_state": random_state,
         "penalty": PENALTY,
-        "pull": SHRINKAGE,
+        "shrinkage": SHRINKAGE,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
         "sizes": [source.size(record).user_mpp for record in source.records],

@@ -458,7 +458,7 @@ def to_anndata(
     anndata = load_optional("anndata", "anndata", "to_anndata")
     model._check_fitted()
     inputs = resolve_inputs(image)
-    if not inputs.is_one:
+    if not inputs.is_single:
         raise ImageError(
             "an AnnData table is of one image. Give a single image, and concatenate the tables "
             "afterwards"

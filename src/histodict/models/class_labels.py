@@ -21,13 +21,13 @@ _TYPES_OF_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
 
 @dataclass(frozen=True)
 class NamedLabels:
-    """Labels `y` as names.
+    """Class labels `y`, converted to text.
 
     Attributes
     ----------
-    names : name of each label
-    classes : names of the classes in the order of their labels
-    label_type : "str" or one of `LABEL_TYPES`
+    names : text of each label
+    classes : class names, sorted by label
+    label_type : type of the labels: "str" or one of `LABEL_TYPES`
     """
 
     names: list[str]
@@ -36,17 +36,17 @@ class NamedLabels:
 
     @classmethod
     def from_labels(cls, y: Any) -> NamedLabels:
-        """Return the names of labels: text, or numbers for which `str` gives the name.
+        """Convert an array of labels to text with `str`.
 
         Raises
         ------
         ValueError
-            If labels are missing, of several types, or not those of a classification.
+            If labels are missing, of several types, or continuous.
         """
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
 
-        values = _without_objects(column_or_1d(y))
+        values = _to_common_type(column_or_1d(y))
         label_type = _TYPES_OF_KIND.get(values.dtype.kind)
         if label_type is None:
             raise ValueError(f"y must be text, integers or booleans, not {values.dtype}")
@@ -60,8 +60,8 @@ class NamedLabels:
         return cls(names, classes, label_type)
 
 
-def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Return labels as an array of their common type."""
+def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
+    """Convert an object array to an array of the common type of its elements."""
     if values.dtype.kind != "O":
         return values
     types = {type(value) for value in values.tolist()}
@@ -76,7 +76,7 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
-    """Return labels of the type of `y` from their names.
+    """Convert class names back to labels of the type of `y`.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
 
 
 def patient_names(groups: Iterable[Any]) -> list[str]:
-    """Return groups as names of patients.
+    """Convert the argument `groups` to patient names.
 
     Raises
     ------

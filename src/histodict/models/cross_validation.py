@@ -1,6 +1,6 @@
 """Train-test runs with a cache, and out-of-fold evaluation of recipes for ensembles.
 
-A completed run is stored under a key of everything that determines its predictions, so that an
+A completed run is stored under a hash of everything that determines its predictions, so that an
 interrupted evaluation resumes and outdated results are never used. Unreadable runs are repeated.
 
 FOLDER/KEY.json     predictions
@@ -51,7 +51,7 @@ from .recipe import Recipe
 # Packages whose versions determine a result, beside the settings; reports list them, too.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
-_FORM = 3  # increased if the same settings and images give another model than before
+_ALGORITHM_VERSION = 3  # increased if the same settings and images give another model than before
 
 
 class UnfittedModel(Protocol):
@@ -72,13 +72,13 @@ class UnfittedModel(Protocol):
 
 @dataclass(frozen=True)
 class TrainTestRun:
-    """A run: `model` is fitted on `train` and predicts `test`.
+    """Model that is fitted on training images and predicts test images.
 
     Attributes
     ----------
     model : unfitted model
     train, test : training and test images
-    adapts : whether the threshold is then adapted to the test images, without their labels
+    adapts : whether the decision threshold is then adapted to the unlabelled test images
     """
 
     model: UnfittedModel
@@ -88,16 +88,16 @@ class TrainTestRun:
 
     @cached_property
     def key(self) -> str:
-        """Digest of images, settings, encoder weights and package versions.
+        """Hash of images, settings, encoder weights and package versions.
 
-        It is cached, as it reads all images.
+        The hash is cached, as all images are read for it.
         """
         train, test = (
             list(map(training_content, manifest.records)) for manifest in (self.train, self.test)
         )
         train.sort(key=json.dumps)  # the order does not matter, as `fit` sorts its images
         versions = [version(name) for name in PACKAGES]
-        training = [self.model.fingerprint(), _FORM, train, self.train.classes]
+        training = [self.model.fingerprint(), _ALGORITHM_VERSION, train, self.train.classes]
         fingerprint = [*training, test, self.adapts, versions]
         text = json.dumps(fingerprint, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -116,8 +116,8 @@ class RunPredictions:
     prediction_sets : per image the classes that cannot be excluded at an error rate of 0.1
     seconds : duration of training and test
     peak_mib : peak memory of the process, if known
-    min_patches : number of connected patches from which a region counts; None for classifiers
-    map_digests : digests of the files of the patch maps
+    min_patches : minimum number of connected patches of a region; None for classifiers
+    map_digests : SHA-256 of each patch map file
     maps : folder with patch maps of wrongly predicted images, or of all for regions
     """
 
@@ -144,11 +144,11 @@ class RunPredictions:
 
 
 class RunCache:
-    """Executes runs, and stores their predictions in a folder; None stores nothing.
+    """Cache of the predictions of train-test runs in a folder.
 
     Attributes
     ----------
-    folder : folder of the cache
+    folder : folder of the cache; None stores nothing
     inner : whether runs are part of another run; no maps are stored, and no memory is measured
     """
 
@@ -157,7 +157,7 @@ class RunCache:
         self.inner = inner
 
     def load_cached(self, run: TrainTestRun) -> RunPredictions | None:
-        """Return the stored predictions of a run; None if there are none, or damaged ones."""
+        """Return the stored predictions of a run; None if they are missing or damaged."""
         if self.folder is None:
             return None
         file = self.folder / f"{run.key}.json"
@@ -184,7 +184,7 @@ class RunCache:
         if cached is not None:
             return cached
         if not self.inner:
-            _forget_peak_memory()
+            _reset_peak_memory()
         predictions, patch_maps = _run(run, executor)
         if not self.inner:
             predictions = replace(predictions, peak_mib=_peak_memory())
@@ -202,16 +202,16 @@ class RunCache:
 def _run(
     run: TrainTestRun, executor: Executor | None
 ) -> tuple[RunPredictions, dict[int, PatchMap]]:
-    """Return the predictions, and the maps to store by index."""
+    """Fit and predict; return the predictions, and the patch maps to store by image index."""
     started = time.perf_counter()
     # Methods of the whole image train in this process only.
     model = run.model.fit(run.train, executor=executor if run.model.recipe.is_patch_level else None)
     trained = time.perf_counter()
-    predictions = _predictions(model, run.test)
+    predictions = _predict_images(model, run.test)
     if run.adapts:
         # No test for two groups is needed: the test images of a split have both classes.
         model = model.adapt_threshold([prediction.score for prediction in predictions], force=True)
-        predictions = _predictions(model, run.test)
+        predictions = _predict_images(model, run.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     maps = {
         index: prediction.patch_map
@@ -221,12 +221,16 @@ def _run(
         if (model.finds_regions or prediction.top_label != record.label)
         and prediction.patch_map is not None
     }
-    fields = _of_regions(model, predictions) if model.finds_regions else _of_classes(predictions)
+    fields = (
+        _region_fields(model, predictions)
+        if model.finds_regions
+        else _classification_fields(predictions)
+    )
     labels = [prediction.top_label or NO_TISSUE_LABEL for prediction in predictions]
     return RunPredictions(labels=labels, seconds=seconds, **fields), maps
 
 
-def _of_classes(predictions: list[ImagePrediction]) -> dict[str, Any]:
+def _classification_fields(predictions: list[ImagePrediction]) -> dict[str, Any]:
     return {
         "scores": [list(prediction.scores) for prediction in predictions],
         "probabilities": [list(prediction.probabilities.values()) for prediction in predictions],
@@ -234,8 +238,8 @@ def _of_classes(predictions: list[ImagePrediction]) -> dict[str, Any]:
     }
 
 
-def _of_regions(model: Any, predictions: list[RegionPrediction]) -> dict[str, Any]:
-    """Return the fields for regions, which have no probabilities."""
+def _region_fields(model: Any, predictions: list[RegionPrediction]) -> dict[str, Any]:
+    """Return the fields of `RunPredictions` for a region detector."""
     empty: list[list[Any]] = [[] for _ in predictions]
     return {
         "scores": [[float(prediction.score)] for prediction in predictions],
@@ -245,7 +249,7 @@ def _of_regions(model: Any, predictions: list[RegionPrediction]) -> dict[str, An
     }
 
 
-def _predictions(model: Any, test: Manifest) -> list[Any]:
+def _predict_images(model: Any, test: Manifest) -> list[Any]:
     return [
         model.predict_one(r.path, mpp=PixelSizeOption(table=r.mpp), within=r.region_of_interest)
         for r in test.records
@@ -255,7 +259,7 @@ def _predictions(model: Any, test: Manifest) -> list[Any]:
 # --- peak memory of this process (Linux only) ---------------------------------------------------
 
 
-def _forget_peak_memory() -> None:
+def _reset_peak_memory() -> None:
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "utf-8")
 
@@ -269,8 +273,8 @@ def _peak_memory() -> float | None:
     return int(match[1]) / 1024 if match else None
 
 
-_PATCH_FRACTION = 3  # runs use 1/3 of the training patches, as they are many
-_MAX_BYTES = 500 * 2**20  # of image files; their encoder features take several times as much
+_PATCH_REDUCTION = 3  # runs use 1/3 of the training patches to save time
+_MAX_CACHED_BYTES = 500 * 2**20  # of image files; their encoder features take several times as much
 
 
 @dataclass(frozen=True)
@@ -281,19 +285,19 @@ class MemberEvaluation:
     ----------
     recipe : settings of the models
     scores : (n_images, n_scores), NaN for images without tissue
-    value : mean of balanced accuracy and AUC; None if the recipe was not evaluated or failed
-    order : AUC
+    value : mean of balanced accuracy and `auc`; None if the recipe was not evaluated or failed
+    auc : area under the ROC curve; 0.5 if not evaluated
     failure : error message of a failed recipe, which is excluded from the ensemble
     """
 
     recipe: Recipe
     scores: NDArray[np.float64]
     value: float | None = None
-    order: float = 0.5
+    auc: float = 0.5
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of the training record."""
+        """Return the evaluation as an entry of the training record."""
         values = {"recipe": self.recipe.to_dict(), "unseen": self.value}
         return values | ({"failure": self.failure} if self.failure else {})
 
@@ -302,14 +306,14 @@ class MemberEvaluation:
 def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
-    """Yield a cache folder for several trainings: `folder`, else a temporary one.
+    """Yield a cache folder for several trainings: `folder`, or a temporary folder.
 
     Yields None for large image sets and with an executor, whose workers cannot remove it. Decoded
     images are cached in memory during training.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
-        if folder is not None or executor is not None or n_bytes > _MAX_BYTES:
+        if folder is not None or executor is not None or n_bytes > _MAX_CACHED_BYTES:
             yield folder
             return
         with temporary_folder("histodict-panel-") as temporary:
@@ -334,7 +338,7 @@ def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[
 
 
 def min_patients_per_class(manifest: Manifest) -> int:
-    """Return the number of patients of the class that has the fewest."""
+    """Return the number of patients of the class with the fewest patients."""
     pairs = {(record.label, record.patient) for record in manifest.records}
     return min(sum(label == name for label, _ in pairs) for name in manifest.classes)
 
@@ -348,7 +352,7 @@ def cross_validate_recipes(
     callback: Callback,
     executor: Executor | None,
 ) -> list[MemberEvaluation]:
-    """Return out-of-fold scores of every recipe; the first recipe must succeed.
+    """Return out-of-fold scores of every recipe; raise the error of the first recipe if it fails.
 
     Parameters
     ----------
@@ -394,7 +398,7 @@ def fit_combination(
     """Fit weights and calibration of an ensemble to out-of-fold scores."""
     scores = np.stack([evaluation.scores for evaluation in evaluations], axis=1)
     is_scored = ~np.isnan(scores[:, 0]).any(axis=1)
-    aucs = np.array([evaluation.order for evaluation in evaluations])
+    aucs = np.array([evaluation.auc for evaluation in evaluations])
     labels = np.array([manifest.classes.index(label) for label in manifest.labels])
     return ScoreCombination.fit(
         scores[is_scored], labels[is_scored], aucs, min_patients_per_class(manifest)
@@ -409,7 +413,7 @@ def unevaluated_members(recipes: Sequence[Recipe], manifest: Manifest) -> list[M
 def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
     """Return the mean of balanced accuracy and AUC, and the AUC.
 
-    The mean is less coarse than either on few images.
+    With few images, the mean has more distinct values than either measure.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
     predicted = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
@@ -420,7 +424,7 @@ def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[
 
 
 def _reduced_recipe(recipe: Recipe) -> Recipe:
-    return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_FRACTION))
+    return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_REDUCTION))
 
 
 def _missing_scores(manifest: Manifest) -> NDArray[np.float64]:
@@ -439,7 +443,7 @@ def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombinatio
 
 
 def scores_or_none(member: Any, *image: Any) -> NDArray[np.float64] | None:
-    """Return an estimator's scores; None if it cannot read an image that the first could read."""
+    """Return an estimator's scores for an image; None if it cannot read the image."""
     try:
         return member._score_image(*image).scores
     except ImageError:

@@ -37,7 +37,7 @@ from .cross_validation import (
     unevaluated_members,
 )
 from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
-from .estimator import as_several, available_if
+from .estimator import as_predictions, available_if
 from .image_classifier import ImageClassifier
 from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from .inputs import AnnotationInput, LabelledImages, TrainingImages
@@ -49,12 +49,12 @@ from .training_set import resolve_training_set
 
 
 def _no_probabilities_reason(model: EnsembleClassifier) -> str:
-    """Return why there are no probabilities; empty if there are, or if it is not fitted."""
+    """Return why a model has no probabilities; empty if it has, or is not fitted."""
     reason = model.__dict__.get("training_info_", {}).get("uncalibrated_reason", "")
     return f"this model is not calibrated: {reason}" if reason else ""
 
 
-def _no_groups(n_images: int) -> str:
+def _missing_groups_warning(n_images: int) -> str:
     """Return the warning that the patients of a list of images are unknown."""
     return (
         f"{pluralize(n_images, 'image')} without groups: each image counts as its own patient. "
@@ -72,17 +72,17 @@ def _fit_members(
     executor: Executor | None,
     start_from: TissueClassifier | None,
 ) -> tuple[list[TissueClassifier], list[MemberEvaluation]]:
-    """Fit the members whose evaluation did not fail.
+    """Fit the estimators whose cross-validation did not fail.
 
     Returns
     -------
-    estimators : fitted members
-    evaluations : the evaluations, with the error message of members that could not be fitted
+    estimators : fitted estimators
+    evaluations : the evaluations, with the error message of estimators that could not be fitted
 
     Raises
     ------
     ImageError
-        If no member can be fitted.
+        If no estimator can be fitted.
     """
     estimators: list[TissueClassifier] = []
     results: list[MemberEvaluation] = []
@@ -255,7 +255,7 @@ class EnsembleClassifier(ImageClassifier):
         """
         training = resolve_training_set(X, y, groups, positive=positive, option="positive")
         if not training.has_patients:
-            warnings.warn(_no_groups(len(training.manifest.records)), stacklevel=2)
+            warnings.warn(_missing_groups_warning(len(training.manifest.records)), stacklevel=2)
         if start_from is not None and len(self.recipes) > 1:
             raise ValueError(
                 "start_from: training can only be resumed from a single model, not from an "
@@ -273,9 +273,9 @@ class EnsembleClassifier(ImageClassifier):
         executor: Executor | None,
         start_from: EnsembleClassifier | None,
     ) -> Self:
-        """Return a fitted copy."""
+        """Fit a copy of the model on a manifest and return the copy."""
         fitted, start = copy(self), None
-        manifest, _ = fitted._begin(manifest, progress, executor)
+        manifest, _ = fitted._start_training(manifest, progress, executor)
         splits, no_folds_reason = patient_folds(manifest, self.folds, self.random_state)
         fitted.training_info_["folds"] = len(splits)
         if no_folds_reason:
@@ -285,7 +285,7 @@ class EnsembleClassifier(ImageClassifier):
             fitted.training_info_["started_from"] = start_from.training_info_
         folder = self.cache.folder if self.cache else None
         with temporary_cache(folder, manifest, executor) as cache:
-            member = partial(self._member, cache=cache)
+            member = partial(self._build_member, cache=cache)
             evaluations = unevaluated_members(self.recipes, manifest)
             if splits:
                 runs = RunCache(folder / "runs" if folder else None, inner=True)
@@ -314,7 +314,7 @@ class EnsembleClassifier(ImageClassifier):
         else:
             self.combination_, self.calibration_ = equal_weights(self.estimators_, manifest), None
 
-    def _member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
+    def _build_member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
         return TissueClassifier(
             recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
         )
@@ -343,7 +343,7 @@ class EnsembleClassifier(ImageClassifier):
         AttributeError
             If the ensemble is not calibrated; ``hasattr(model, "predict_proba")`` is then false.
         """
-        return probabilities(as_several(self._predict(X, mpp, within)), self.class_names_)
+        return probabilities(as_predictions(self._predict(X, mpp, within)), self.class_names_)
 
     def _score_image(
         self,
@@ -395,7 +395,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def _member_score_gradient(self) -> float:
-        """Derivative of the score on the ensemble's scale; other estimators shift the whole map."""
+        """Derivative of the ensemble's score with respect to that of the first estimator."""
         return 1 / float(self.combination_.scales[0])
 
     def _describe_aggregation(self, value: float) -> str:
@@ -403,8 +403,8 @@ class EnsembleClassifier(ImageClassifier):
             return super()._describe_aggregation(value)
         return f"from an ensemble of {self.n_estimators_} models; positions from the first model"
 
-    def _moved_by(self, shift: float) -> Self:
-        """Return a copy with shifted scores, as probabilities must move with the scores."""
+    def _with_score_shift(self, shift: float) -> Self:
+        """Return a copy whose scores are reduced by `shift`, before calibration."""
         shifted, offset = copy(self), self.combination_.offset - shift
         shifted.combination_ = replace(self.combination_, offset=offset)
         return shifted
@@ -426,7 +426,7 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy whose first estimators pass the codes of patches to these recorders."""
+        """Return a copy whose i-th estimator passes the codes of patches to the i-th recorder."""
         changed = copy(self)
         changed.estimators_ = list(self.estimators_)
         for index, recorder in enumerate(recorders):
@@ -445,7 +445,7 @@ class EnsembleClassifier(ImageClassifier):
         -------
         Self
         """
-        return self._with_member(member, self.estimators_[member].with_atom_annotations(notes))
+        return self._replace_member(member, self.estimators_[member].with_atom_annotations(notes))
 
     def refit_decision_rule(
         self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
@@ -462,11 +462,11 @@ class EnsembleClassifier(ImageClassifier):
         -------
         Self
         """
-        return self._with_member(
+        return self._replace_member(
             member, self.estimators_[member].refit_decision_rule(images, callback=callback)
         )
 
-    def _with_member(self, index: int, member: TissueClassifier) -> Self:
+    def _replace_member(self, index: int, member: TissueClassifier) -> Self:
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
         records = self.estimators_[index].training_info_, member.training_info_
@@ -486,7 +486,7 @@ class EnsembleClassifier(ImageClassifier):
 
     def fingerprint(self) -> list[Any]:
         """Return all settings that determine the model fitted on given images."""
-        members = [self._member(recipe).fingerprint() for recipe in self.recipes]
+        members = [self._build_member(recipe).fingerprint() for recipe in self.recipes]
         return [self.kind, members, self.folds, self.random_state]
 
     # --- model file -----------------------------------------------------------------------------
@@ -515,7 +515,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> EnsembleClassifier:
-        """Make a fitted model from the content of a file."""
+        """Create a fitted model from the content of a model file."""
         seed = content.training_info["random_state"]
         members = [
             TissueClassifier.from_model_data(member, n_jobs) for member in content.estimators

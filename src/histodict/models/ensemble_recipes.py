@@ -23,10 +23,10 @@ from ..encoders import get_patch_features
 from ..methods.registry import get_method
 from .recipe import PRESETS, Recipe, default_uses_encoder, resolve_recipe, with_method
 
-_TEXTURES = "lbp-colour"
-_CORRECTED = "reinhard"
+_TEXTURE_METHOD = "lbp-colour"
+_STAIN_NORMALIZATION = "reinhard"
 # Downsample factors of texture recipes.
-_COARSE, _COARSER = 2.0, 4.0
+_TEXTURE_DOWNSAMPLE, _COARSE_TEXTURE_DOWNSAMPLE = 2.0, 4.0
 # Settings that are specific to encoder features or to pixels.
 _NOT_TRANSFERRED = (
     "features",
@@ -39,28 +39,32 @@ _NOT_TRANSFERRED = (
 )
 # Patches are finer than in a single model. They contain less tissue, so the same penalty would
 # leave fewer atoms per code.
-_FINER = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
-PIXELS = (
-    PRESETS["fast"].with_changes(aggregation="margin-and-codes").with_applicable_settings(_FINER)
+_FINE_PATCH_SETTINGS = {"patch_px": 20, "context_scale": 1, "penalty": 0.2, "downsample": 1.0}
+PIXEL_RECIPE = (
+    PRESETS["fast"]
+    .with_changes(aggregation="margin-and-codes")
+    .with_applicable_settings(_FINE_PATCH_SETTINGS)
 )
-ENCODER = PRESETS["embeddings"]
+ENCODER_RECIPE = PRESETS["embeddings"]
 
 
 def resolve_ensemble_recipe(
     recipe: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the first recipe of an ensemble: as given, or that of a preset or ensemble preset.
+    """Return the first recipe of an ensemble from a recipe, or from the name of a preset.
 
-    `settings` that will be changed in the recipe determine whether it may use an encoder.
+    `settings` are changes of the recipe; some of them exclude encoder features.
     """
     if recipe == "features":
         return resolve_recipe("precomputed", method)
     if recipe not in ("default", "pixels"):
         return resolve_recipe(recipe, method)
     if recipe == "default" and default_uses_encoder(settings or {}, [method or ""])[0]:
-        return with_method(ENCODER, method or ENCODER.method)
-    uses_patches = get_method(method or PIXELS.method).uses_patch_features
-    return with_method(PIXELS if uses_patches else PRESETS["fast"], method or PIXELS.method)
+        return with_method(ENCODER_RECIPE, method or ENCODER_RECIPE.method)
+    uses_patches = get_method(method or PIXEL_RECIPE.method).uses_patch_features
+    return with_method(
+        PIXEL_RECIPE if uses_patches else PRESETS["fast"], method or PIXEL_RECIPE.method
+    )
 
 
 def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
@@ -74,32 +78,34 @@ def ensemble_recipes(recipe: Recipe) -> list[Recipe]:
 
 def _variations(base: Recipe) -> Iterator[Recipe]:
     if not get_method(base.method).uses_patch_features:
-        yield from _whole_images(base)
+        yield from _whole_image_variations(base)
         return
     if get_patch_features(base.features).is_precomputed:
         return  # feature files have no other representation
     if not get_patch_features(base.features).uses_context:
-        yield replace(base, stain=_CORRECTED if base.stain == "none" else "none")
+        yield replace(base, stain=_STAIN_NORMALIZATION if base.stain == "none" else "none")
         pixels = _pixel_variation(base)
         yield pixels
-        yield _textures(pixels, _COARSE)
+        yield _texture_recipe(pixels, _TEXTURE_DOWNSAMPLE)
         return
-    yield _textures(base, _COARSE)
-    yield replace(_textures(base, _COARSER), stain="none")
+    yield _texture_recipe(base, _TEXTURE_DOWNSAMPLE)
+    yield replace(_texture_recipe(base, _COARSE_TEXTURE_DOWNSAMPLE), stain="none")
 
 
-def _corrected(recipe: Recipe) -> str:
-    return _CORRECTED if recipe.stain == "none" else recipe.stain
+def _normalized_stain(recipe: Recipe) -> str:
+    return _STAIN_NORMALIZATION if recipe.stain == "none" else recipe.stain
 
 
-def _textures(pixels: Recipe, downsample: float) -> Recipe:
-    """Return a texture recipe for images reduced by this factor, at least that of the pixels."""
-    return _rescaled(with_method(pixels, _TEXTURES), max(1.0, downsample / pixels.downsample))
+def _texture_recipe(pixels: Recipe, downsample: float) -> Recipe:
+    """Return a recipe with texture features, at this downsample or that of `pixels` if larger."""
+    return _rescaled(with_method(pixels, _TEXTURE_METHOD), max(1.0, downsample / pixels.downsample))
 
 
 def _pixel_variation(base: Recipe) -> Recipe:
-    """Return the recipe of pixels with the changes that `base` has from its preset."""
-    default, encoder = (with_method(recipe, base.method) for recipe in (PIXELS, ENCODER))
+    """Return the pixel recipe with the settings in which `base` differs from its preset."""
+    default, encoder = (
+        with_method(recipe, base.method) for recipe in (PIXEL_RECIPE, ENCODER_RECIPE)
+    )
     changed = {
         setting.name: getattr(base, setting.name)
         for setting in fields(base)
@@ -121,13 +127,13 @@ def _pixel_variation(base: Recipe) -> Recipe:
     )
 
 
-def _whole_images(base: Recipe) -> Iterator[Recipe]:
-    for factor, stain in product((1, 2), (_corrected(base), "none")):
+def _whole_image_variations(base: Recipe) -> Iterator[Recipe]:
+    for factor, stain in product((1, 2), (_normalized_stain(base), "none")):
         yield replace(_rescaled(base, factor), stain=stain)
 
 
 def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """Return the recipe for images that are reduced by a further factor."""
+    """Return a copy for images that are reduced by a further factor."""
     if recipe.mpp is not None:
         return replace(recipe, mpp=recipe.mpp * factor)
     return replace(recipe, downsample=recipe.downsample * factor)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ..explain.explanation import Explanation
 
     class BaseEstimator:  # scikit-learn is untyped: attributes of models would all be Any
-        """Stand-in for type checkers."""
+        """Type stub of `sklearn.base.BaseEstimator`."""
 
         def __sklearn_tags__(self) -> Any:
             """Return the tags of the estimator."""
@@ -131,7 +131,7 @@ class ImageEstimator(BaseEstimator):
         return self
 
     def _settings(self) -> dict[str, Any]:
-        """Return all settings by name if there is a single recipe."""
+        """Return all settings by name; empty if there are several recipes."""
         return {}
 
     def _store_params(self, settings: dict[str, Any], **own: Any) -> None:
@@ -214,7 +214,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy whose first estimators pass the codes of patches to these recorders."""
+        """Return a copy whose i-th estimator passes the codes of patches to the i-th recorder."""
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
@@ -247,7 +247,7 @@ class ImageEstimator(BaseEstimator):
         raise ValueError("a region detector has no decision rule for image classes to fit again")
 
     def tuned_on(self, images: Iterable[Path]) -> Self:
-        """Return a copy with these images added to the record of the last change of the decision.
+        """Return a copy that records images used to choose its threshold or atom annotations.
 
         Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`,
         with the images that were used for the change, so that scores on these images are marked as
@@ -316,7 +316,7 @@ class ImageEstimator(BaseEstimator):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> Self:
-        """Make a fitted model from the content of a file."""
+        """Create a fitted model from the content of a model file."""
         raise NotImplementedError
 
     # --- prediction -----------------------------------------------------------------------------
@@ -331,14 +331,14 @@ class ImageEstimator(BaseEstimator):
             )
 
     def _assign_fitted(self, fitted: Self) -> Self:
-        """Copy the fitted attributes; a failed fit leaves the model unchanged."""
+        """Copy the attributes of a fitted copy to this model and return it."""
         self.__dict__ |= fitted.__dict__
         return self
 
     def _progress_callback(
         self, callback: Callback | None = None
     ) -> AbstractContextManager[Callback]:
-        """Return a context with the callback; without one, with progress bars if `verbose`."""
+        """Return a context manager of the callback, or of progress bars if it is None."""
         if callback is None and self.verbose:
             return progress_bar()
         return nullcontext(callback or no_callback)
@@ -362,7 +362,7 @@ class ImageEstimator(BaseEstimator):
                 predictions.append(prediction)
                 callback(Progress("predict", i + 1, len(inputs.images)))
         warn_assumed_pixel_sizes(predictions, self)
-        if inputs.is_one:
+        if inputs.is_single:
             return predictions[0]
         return Predictions(predictions, self.columns, self._label_type)
 
@@ -387,7 +387,7 @@ class ImageEstimator(BaseEstimator):
             truth = [self.true_label(record) for record in manifest.records]
         else:
             truth = NamedLabels.from_labels(y).names
-            predictions = as_several(self._predict(X, None))
+            predictions = as_predictions(self._predict(X, None))
             if len(truth) != len(predictions):
                 raise ValueError(f"X has {len(predictions)} images, and y {len(truth)} labels")
         return float(balanced_accuracy(np.array(truth), np.array(predictions.top_labels)))
@@ -510,13 +510,13 @@ class _AvailableIf(Generic[_Model, _Arguments, _Result]):
         return MethodType(self.func, model)
 
 
-def as_several(result: Any) -> Predictions[Any]:
-    """Return the result of `predict` as a sequence, also for a single image."""
+def as_predictions(result: Any) -> Predictions[Any]:
+    """Return the result of `predict` as `Predictions`, also for a single image."""
     return result if isinstance(result, Predictions) else Predictions([result])
 
 
 def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
-    """Raise an AttributeError with the alternative to `predict_proba`; `hasattr` is then false."""
+    """Raise an AttributeError that names the alternative to `predict_proba`."""
     raise AttributeError(
         f"{type(model).__name__} has scores, but no probabilities. For probabilities, fit an "
         "EnsembleClassifier, for example EnsembleClassifier(['fast']), which calibrates them on "
@@ -528,7 +528,7 @@ _ATOMS_PER_ROW = 10
 
 
 def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequence[Axes]:
-    """Plot the first `n_atoms` atoms per class of a fitted model on these or new axes."""
+    """Plot the first `n_atoms` atoms of each class; `axes` None makes a figure."""
     check_whole_number("n_atoms", n_atoms, 1)
     pipeline: ImagePipeline = model.model_
     classes, atoms = model.class_names_, pipeline.atoms()

@@ -42,7 +42,7 @@ from ..utils.text_io import failure_reason, printable, shorten
 from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, window_progress
 from .recipe import PRESETS, Recipe
 
-_FORM = 2  # version of the file's content
+_FORMAT_VERSION = 2  # version of the file's content
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class ExtractionResult:
 
 
 def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
-    """Return the recipe for vectors of this name, with the settings of the presets.
+    """Return the recipe for extracting feature vectors, based on a preset.
 
     Parameters
     ----------
-    vectors : pixel features, or name of an encoder
-    settings : settings as text; ValueError for those without effect on vectors
+    vectors : name of pixel features or of an encoder
+    settings : changed settings as text; ValueError for settings without effect on vectors
     """
     kind = get_patch_features(vectors)
     if kind.is_precomputed:
@@ -152,7 +152,7 @@ def extract_features(
 
 
 def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
-    """Return the output files; raise ValueError for duplicates, also if case is ignored."""
+    """Return the output file of each image; raise ValueError if two are equal, ignoring case."""
     files = [folder / f"{record.path.stem}.h5" for record in images]
     first: dict[str, Path] = {}
     for record, file in zip(images, files, strict=True):
@@ -167,7 +167,10 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
 
 def _key(recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption) -> dict[str, Any]:
     """Return everything that determines the content of a file."""
-    settings = extraction_settings(recipe) | {"form": _FORM, "version": version("histodict")}
+    settings = extraction_settings(recipe) | {
+        "format_version": _FORMAT_VERSION,
+        "version": version("histodict"),
+    }
     image = file_key(record.path) if exists(record.path) else []
     return {
         "recipe": settings,
@@ -177,7 +180,7 @@ def _key(recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption) -> 
 
 
 def _is_done(file: Path, key: dict[str, Any]) -> bool:
-    """Return whether the file exists for this state of the image; raise for other settings."""
+    """Return whether the file is up to date; raise an error if its settings differ."""
     if not file.exists():
         return False
     try:
@@ -244,7 +247,7 @@ def _write(
 
 
 def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
-    """Return attributes of the coords with TRIDENT's names, as far as known."""
+    """Return the known attributes of `coords` under TRIDENT's names."""
     side = round(grid.patch_side)
     attributes: dict[str, Any] = {
         "patch_size": grid.patch_px,
@@ -265,7 +268,7 @@ def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, A
 def _chunks(
     prepared: PreparedImage, grid: PatchGrid, n_jobs: int | None, callback: Callback
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Yield vectors and corners of each chunk in the order of the grid."""
+    """Yield vectors and patch corners of each chunk in grid order."""
 
     def work(chunk: tuple[slice, slice]) -> Any:
         return chunk, *prepared.chunk_features(grid, *chunk)

@@ -22,7 +22,7 @@ from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor
 from ..utils.progress import Callback, no_callback
 from ..utils.validation import hint
-from .estimator import ImageEstimator, as_several
+from .estimator import ImageEstimator, as_predictions
 from .image_pipeline import ImagePipeline, ImageScores
 from .inputs import (
     ManyImages,
@@ -72,17 +72,17 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def _member_score_gradient(self) -> float:
-        """Derivative of the score with respect to that of `model_`, other estimators fixed."""
+        """Derivative of this model's score with respect to the score of `model_`."""
         return 1.0
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return scores on an unbounded scale, where a group does not pile up at both ends."""
+        """Return the inverse hyperbolic tangent of ensemble scores; other scores unchanged."""
         return scores
 
     def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
-        """Return class probabilities and the prediction set; both empty without calibration."""
+        """Return the probability per class and the prediction set; empty without calibration."""
         return {}, []
 
     @property
@@ -92,7 +92,7 @@ class ImageClassifier(ImageEstimator):
 
     # --- training -------------------------------------------------------------------------------
 
-    def _begin(
+    def _start_training(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> tuple[Manifest, NDArray[np.int64]]:
         """Start the training record; return the sorted images and their class indices."""
@@ -185,7 +185,7 @@ class ImageClassifier(ImageEstimator):
             With two classes one score, positive for the second; else one per class. NaN for images
             without tissue. A single image counts as a list of one.
         """
-        predictions = as_several(self._predict(X, mpp, within))
+        predictions = as_predictions(self._predict(X, mpp, within))
         n_columns = n_scores(len(self.class_names_))
         scores = np.array([p.scores for p in predictions], np.float64).reshape(-1, n_columns)
         return scores[:, 0] if n_columns == 1 else scores
@@ -236,7 +236,7 @@ class ImageClassifier(ImageEstimator):
         scores = image_scores.scores - self.threshold_shift_
         check_scores(path, scores, np.array(list(probabilities.values())))
         patch_map = self._centre_patch_map(image_scores.patch_map, scores)
-        value = self._value(float(scores.max()))
+        value = self._decision_value(float(scores.max()))
         return ImagePrediction(
             path,
             self.class_names_[predicted_class(scores)],
@@ -256,7 +256,7 @@ class ImageClassifier(ImageEstimator):
     def _centre_patch_map(
         self, patch_map: PatchMap | None, scores: NDArray[np.float64]
     ) -> PatchMap | None:
-        """Return the map whose mean is the image score if the aggregator is a mean of patches."""
+        """Shift the map so that its mean is the image score, if the aggregator is a mean."""
         patch_scores = (
             self.aggregator_.patch_score_map(patch_map.margins)
             if self.aggregator_ and patch_map
@@ -286,27 +286,27 @@ class ImageClassifier(ImageEstimator):
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return the labels of patches with these corners (n, 2): that of their image."""
+        """Return the image's label for each of the patches with these corners (n, 2)."""
         return [record.label or _NO_LABEL] * len(corners)
 
     # --- decision threshold ---------------------------------------------------------------------
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a single number per image decides, which has a threshold θ."""
+        """Whether the model compares a single number per image with a threshold θ."""
         return self.aggregator_ is not None and self.aggregator_.threshold is not None
 
     @property
     def threshold(self) -> float | None:
-        """Value θ of the decision value at which the predicted class changes; None without one."""
+        """Decision value θ at which the predicted class changes; None without threshold."""
         return self.threshold_scale_value(0.0) if self.has_threshold else None
 
     def threshold_scale_value(self, score: float) -> float:
-        """Return the value that is compared with θ: fraction of patches, or mean margin."""
+        """Return the decision value of a score: fraction of patches, or mean margin."""
         assert self.aggregator_ is not None
         return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
 
-    def _value(self, score: float) -> float:
+    def _decision_value(self, score: float) -> float:
         return (
             self.threshold_scale_value(score)
             if self.has_threshold
@@ -360,9 +360,7 @@ class ImageClassifier(ImageEstimator):
         return moved
 
     def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
-        """Return a prediction with the decision threshold of this model.
-
-        No image is read: `value` does not change, and a map centred on the score is shifted.
+        """Apply this model's decision threshold to a prediction, without reading the image again.
 
         Parameters
         ----------
@@ -381,7 +379,7 @@ class ImageClassifier(ImageEstimator):
             return prediction
         if threshold is not None:
             score, label = (
-                self._score_of(value),
+                self._score_from_value(value),
                 self.class_names_[int(threshold.is_positive(value))],
             )
             shift = prediction.score - score
@@ -403,8 +401,8 @@ class ImageClassifier(ImageEstimator):
             decision_text=decision_text,
         )
 
-    def _score_of(self, value: float) -> float:
-        """Return the score of a value with two classes; the inverse of `_value`."""
+    def _score_from_value(self, value: float) -> float:
+        """Return the score of a decision value; the inverse of `_decision_value`."""
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_
         # At 0 rather than at the threshold, where 1 may be lost to rounding if it was moved far.
@@ -440,14 +438,14 @@ class ImageClassifier(ImageEstimator):
                 "images of both classes, or adapt anyway with "
                 f"{hint(python='force=True', cli='--force')}"
             )
-        adapted = self._moved_by(shift)
+        adapted = self._with_score_shift(shift)
         metadata = {"n_images": len(known), "shift": shift} | (
             {} if has_two_groups else {"two_groups": False}
         )
         adapted.training_info_ = tuned(self.training_info_, "adapted", **metadata)
         return adapted
 
-    def _moved_by(self, shift: float) -> Self:
+    def _with_score_shift(self, shift: float) -> Self:
         moved = copy(self)
         moved.threshold_shift_ = self.threshold_shift_ + shift
         return moved

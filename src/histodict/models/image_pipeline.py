@@ -38,7 +38,7 @@ from .recipe import Recipe
 
 @dataclass(frozen=True)
 class ImageScores:
-    """Scores of an image and what they are based on.
+    """Scores of an image, with its patch map and patch statistics.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ImageScores:
 
 
 class PatchRecorder:
-    """Base class of what receives the codes of an image's patches, as results do not store them.
+    """Base class of recorders, which receive the codes of all patches of an image.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class PatchRecorder:
         codes: csr_array,
         contributions: DistanceContributions | None,
     ) -> None:
-        """Receive the patches of one chunk of the image.
+        """Add the patches of one chunk of the image.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class PatchRecorder:
         """
 
     def finish(self, image_scores: ImageScores) -> None:
-        """Receive the scores of the image after its last chunk."""
+        """Complete the recording of an image with its scores, after its last chunk."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class AtomTable:
     ----------
     D : atoms (n, n_features)
     classes : class index of each atom
-    patch_px : side of the images that atoms are; None if they are not images
-    signs : sign with which patches of the atom's class mostly use it
+    patch_px : side in pixels of atoms that are images; None for other atoms
+    signs : most frequent sign of each atom's coefficients in patches of its class
     """
 
     D: NDArray[Any]
@@ -111,7 +111,7 @@ class AtomTable:
 
     @property
     def with_usage_sign(self) -> NDArray[Any]:
-        """Atoms for display, with the sign in which they are mostly used."""
+        """Return the atoms multiplied by their most frequent sign, for display."""
         return self.D * self.signs[:, None].astype(self.D.dtype)
 
 
@@ -165,7 +165,7 @@ class ImagePipeline:
         raise NotImplementedError
 
     def _check_training_files(self, records: Sequence[ImageRecord]) -> None:
-        """Store what all training images have in common; raise ValueError if they differ."""
+        """Store pixel size and feature metadata; raise ValueError if training images differ."""
         self.feature_metadata_ = common_metadata(record.path for record in records)
         is_precomputed = get_patch_features(self.recipe.features).is_precomputed
         # The pixel size has no effect on precomputed features.
@@ -190,7 +190,7 @@ class ImagePipeline:
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return vectors as the method receives them."""
+        """Return feature vectors after the projection to principal components, if any."""
         return vectors
 
     def atoms(self) -> AtomTable | None:
@@ -265,7 +265,7 @@ class ImagePipeline:
         return {}
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of the aggregator's arrays; none for the whole image."""
+        """Return the specifications of the aggregator's arrays; empty without aggregator."""
         return {}
 
     def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
@@ -277,7 +277,7 @@ class ImagePipeline:
         method = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
         declared = {f"method.{name}": spec for name, spec in method.fitted_arrays.items()}
         content.check_arrays(
-            declared | self.array_schema() | dict(others or {}), self._sizes(method)
+            declared | self.array_schema() | dict(others or {}), self._array_dimensions(method)
         )
         for name in method.fitted_arrays:
             setattr(method, name, content.arrays[f"method.{name}"])
@@ -285,8 +285,8 @@ class ImagePipeline:
         method.n_features_in_ = content.n_features
         self.method_ = method
 
-    def _sizes(self, method: Any) -> dict[str, int | str]:
-        """Return dimensions of the arrays that are known from the settings."""
+    def _array_dimensions(self, method: Any) -> dict[str, int | str]:
+        """Return the array dimensions that follow from the settings, by name."""
         return {}
 
 
@@ -296,7 +296,7 @@ _N_SQUARES, _SQUARE_PX = 64, 512
 
 
 class WholeImagePipeline(ImagePipeline):
-    """A classifier of image vectors with the steps between it and an image file."""
+    """Pipeline of a method that classifies one feature vector per image."""
 
     def fit_images(
         self,
@@ -311,7 +311,7 @@ class WholeImagePipeline(ImagePipeline):
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
         records = manifest.records
         for record in records:
-            self._check_whole(record.path, record.region_of_interest)
+            self._reject_outlines(record.path, record.region_of_interest)
         self._check_training_files(records)
         X = self._features({r.path: r.mpp for r in records}, None, callback)
         has_tissue = ~np.isnan(X[:, 0])  # NaN: no tissue
@@ -335,7 +335,7 @@ class WholeImagePipeline(ImagePipeline):
         within: AnnotationFile | None = None,
     ) -> ImageScores:
         """Return the decision values; None without tissue, if the features exclude background."""
-        self._check_whole(path, within)
+        self._reject_outlines(path, within)
         X = self._features({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return ImageScores(None)
@@ -347,7 +347,7 @@ class WholeImagePipeline(ImagePipeline):
             self.recorder.finish(image_scores)
         return image_scores
 
-    def _check_whole(self, path: ImageLike, within: AnnotationFile | None) -> None:
+    def _reject_outlines(self, path: ImageLike, within: AnnotationFile | None) -> None:
         """Raise ImageError for outlines, as the method uses the whole image."""
         if within is not None:
             raise ImageError(
@@ -388,7 +388,7 @@ class WholeImagePipeline(ImagePipeline):
         return image_features(
             list(images),
             features,
-            partial(_whole, images, recipe, trained_mpp),
+            partial(_whole_image_pixels, images, recipe, trained_mpp),
             pixels_key=json.dumps(reduction),
             cache=self.cache,
             n_jobs=self.n_jobs,
@@ -396,13 +396,13 @@ class WholeImagePipeline(ImagePipeline):
         )
 
 
-def _whole(
+def _whole_image_pixels(
     images: dict[ImageLike, float | None],
     recipe: Recipe,
     trained_mpp: float | None,
     path: ImageLike,
 ) -> NDArray[np.uint8]:
-    """Return all reduced, stain-normalised pixels of an image; of a slide, some of its tissue."""
+    """Return all reduced, stain-normalised pixels of an image, or tissue squares of a slide."""
     from ..image_features import FEATURES
 
     with open_prepared_image(path, images[path], recipe, trained_mpp) as prepared:
@@ -421,7 +421,7 @@ def _whole(
 def _mosaic(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
-    """Return tissue squares from all over a slide, stacked; the choice is deterministic."""
+    """Return a stack of tissue squares sampled from a slide with a fixed seed."""
     grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, max_fraction = None, 0.0  # used if no square reaches the minimum

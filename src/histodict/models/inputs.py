@@ -64,17 +64,17 @@ class PredictionInputs:
 
     Attributes
     ----------
-    images : per image its path or pixels, the pixel size from a table and the outlines that
-        limit the prediction; both None if not given
-    is_one : whether a single image was given, for which a single prediction is returned
-    skipped : per folder a message that lists other files, which may have been meant
-    pictures : for feature files the image they were computed from, if it exists
+    images : tuple per image: path or pixels, pixel size from a table or None, and outlines that
+        limit the prediction or None
+    is_single : whether a single image was given, for which a single prediction is returned
+    skipped : message per folder that lists unsupported files
+    image_files : per feature file the image it was computed from; None if unknown
     """
 
     images: list[tuple[ImageLike, float | None, AnnotationFile | None]]
-    is_one: bool = False
+    is_single: bool = False
     skipped: list[str] = field(default_factory=list)
-    pictures: list[Path | None] = field(default_factory=list)
+    image_files: list[Path | None] = field(default_factory=list)
 
 
 def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
@@ -95,14 +95,18 @@ def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
 
 
 def is_image_list(images: object) -> bool:
-    """Return whether it is a list or array of several images, and not a table or a folder."""
+    """Return whether the argument is a list or array of images, not a table or folder."""
     if isinstance(images, Manifest | str | os.PathLike) or is_dataframe(images):
         return False
-    return isinstance(images, Iterable) and not isinstance(images, Mapping) and not _is_one(images)
+    return (
+        isinstance(images, Iterable)
+        and not isinstance(images, Mapping)
+        and not _is_single_image(images)
+    )
 
 
 def _as_records(images: Any) -> Manifest | None:
-    """Return a list of records as a manifest; None for other images."""
+    """Return a list of records as a manifest; None for other inputs."""
     if not isinstance(images, list | tuple | np.ndarray) or not len(images):
         return None
     if all(isinstance(image, ImageRecord) for image in images):
@@ -119,13 +123,13 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
         shape (height, width, 3) or, for several images, (n, height, width, 3)
     within : outlines, as in `predict`; only patches inside them are used
     """
-    inputs = _resolve(images)
+    inputs = _resolve_images(images)
     if within is None:
         return inputs
     annotations = match_annotations([image for image, _, _ in inputs.images], within)
-    pictures = inputs.pictures or [None] * len(annotations)
+    image_files = inputs.image_files or [None] * len(annotations)
     annotations = [
-        replace(a, image=image_path) for a, image_path in zip(annotations, pictures, strict=True)
+        replace(a, image=image_path) for a, image_path in zip(annotations, image_files, strict=True)
     ]
     pairs = zip(inputs.images, annotations, strict=True)
     return replace(
@@ -133,7 +137,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
     )
 
 
-def _resolve(images: Any) -> PredictionInputs:
+def _resolve_images(images: Any) -> PredictionInputs:
     images = _as_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
@@ -142,16 +146,16 @@ def _resolve(images: Any) -> PredictionInputs:
                 raise ImageError(record.error)
         return PredictionInputs(
             [(record.path, record.mpp, record.region_of_interest) for record in manifest.records],
-            pictures=[record.image for record in manifest.records],
+            image_files=[record.image for record in manifest.records],
         )
-    if _is_one(images):
-        return PredictionInputs([(one_image(images, "image"), None, None)], is_one=True)
+    if _is_single_image(images):
+        return PredictionInputs([(as_image_like(images, "image"), None, None)], is_single=True)
     if isinstance(images, str | os.PathLike):
         images = [images]
     if isinstance(images, Iterable):
         skipped: list[str] = []
         return PredictionInputs(
-            [(image, None, None) for image in _expand(images, skipped)], skipped=skipped
+            [(image, None, None) for image in _expand_folders(images, skipped)], skipped=skipped
         )
     raise TypeError(
         "images must be a path, a list of paths, an array or a Pillow image, not "
@@ -163,43 +167,43 @@ def _is_table(images: Any) -> bool:
     return isinstance(images, str | os.PathLike) and Path(images).suffix.lower() in TABLE_SUFFIXES
 
 
-def _is_one(images: Any) -> bool:
+def _is_single_image(images: Any) -> bool:
     if isinstance(images, str | os.PathLike):
         return not _contains_images(Path(images))
     if isinstance(images, np.ndarray):
-        return images.ndim != 4 and not _is_list(images)
-    return isinstance(images, MemoryImage) or _is_image(images)
+        return images.ndim != 4 and not _is_object_array(images)
+    return isinstance(images, MemoryImage) or _is_pillow_image(images)
 
 
-def _is_list(array: NDArray[Any]) -> bool:
+def _is_object_array(array: NDArray[Any]) -> bool:
     """Return whether an array contains paths or images as objects."""
     return array.ndim == 1 and array.dtype.kind in "OU"
 
 
-def _is_image(image: Any) -> bool:
-    """Return whether it is a Pillow image, by its methods, as Pillow may not be loaded."""
+def _is_pillow_image(image: Any) -> bool:
+    """Return whether an object is a Pillow image, without importing Pillow."""
     return hasattr(image, "getbands") and hasattr(image, "load")
 
 
-def _expand(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
+def _expand_folders(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
     for index, image in enumerate(images):
         if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
             yield from _images_below(Path(image), skipped)
         else:
-            yield one_image(image, f"image {index}")
+            yield as_image_like(image, f"image {index}")
 
 
 def _contains_images(path: Path) -> bool:
     return path.is_dir() and not is_zarr(path)
 
 
-def one_image(image: Any, name: str) -> ImageLike:
-    """Return a path or `MemoryImage`; `name` is for pixels, and files are opened only later."""
+def as_image_like(image: Any, name: str) -> ImageLike:
+    """Convert a path, array or Pillow image to a `Path`, or a `MemoryImage` of this name."""
     if isinstance(image, str | os.PathLike):
         return Path(image)
     if isinstance(image, MemoryImage):
         return image
-    if _is_image(image):
+    if _is_pillow_image(image):
         return MemoryImage.of_pillow(image, name)
     return MemoryImage.of_array(np.asarray(image), name)
 
@@ -215,9 +219,9 @@ def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
 
 
 def usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
-    """Return a check that images contain a patch of every recipe and have a suitable pixel size.
+    """Return a function that checks size and pixel size of an image for these recipes.
 
-    Images of unknown pixel size pass; `common_size` reports these together.
+    Images of unknown pixel size pass; `common_size` reports them together.
     """
     patch_recipes = [
         recipe
@@ -257,7 +261,7 @@ def checked_training_images(
 
 
 def data_notes(manifest: Manifest) -> dict[str, Any]:
-    """Return the images, those skipped as unreadable, and confounders, for the training record."""
+    """Return entries for the training record: images, skipped images and confounders."""
     notes = {
         "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),
@@ -293,40 +297,42 @@ def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> N
 
 
 def image_region_label(record: ImageRecord, classes: list[str]) -> str:
-    """Return the class of an image: whether its mask or, without one, its label shows region."""
+    """Return the second class if the mask, or else the label, shows the region; else the first."""
     return classes[int(has_background_and_region(record, classes[1])[1])]
 
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Return whether an image has parts outside, and whether it has parts inside the region."""
+    """Return whether an image contains background, and whether it contains the region."""
     if not record.is_mapped:
         return record.label != region, record.label == region
-    mask = mask_of(record, region)
+    mask = region_coverage(record, region)
     return not mask.all(), mask.any()
 
 
 def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches are on tissue and not in outlines of ignored areas."""
+    """Return the mask (rows, columns) of patches on tissue, without ignored areas."""
     if record.annotations is None or IGNORED not in record.annotations.read().names:
         return patch_map.tissue
-    return patch_map.tissue & ~map_in_region(record, IGNORED, patch_map)
+    return patch_map.tissue & ~map_patches_in_region(record, IGNORED, patch_map)
 
 
 def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches of the map are region by the mask or, without one, by the label."""
-    return map_in_region(record, patch_map.classes[1], patch_map)
+    """Return the mask (rows, columns) of patches in the region that the map detects."""
+    return map_patches_in_region(record, patch_map.classes[1], patch_map)
 
 
-def map_in_region(record: ImageRecord, region: str, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches of the map are region; the map may have the image's coordinates."""
+def map_patches_in_region(
+    record: ImageRecord, region: str, patch_map: PatchMap
+) -> NDArray[np.bool_]:
+    """Return the mask (rows, columns) of patches in a region of the record's mask or label."""
     (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
-    return in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
+    return squares_in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return the shift (x, y) from the coordinates of a map to those of the record's file.
+    """Return the offset (x, y) from the coordinates of a map to those of the record's file.
 
-    The map of a feature file may have the coordinates of its image, and slides crop a margin.
+    They differ for feature files with image coordinates and for slides with cropped margins.
     """
     if not record.is_mapped:
         return 0, 0
@@ -338,16 +344,16 @@ def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int
     return x, y
 
 
-def in_region(
+def squares_in_region(
     record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
-    """Return whether squares with these corners are region; x and y have the same shape."""
+    """Return whether squares with corners x and y, of equal shape, are in the region."""
     if not record.is_mapped:
         return np.full(x.shape, record.label == region)
-    return mask_of(record, region).coverage(x, y, side) >= MIN_OVERLAP
+    return region_coverage(record, region).coverage(x, y, side) >= MIN_OVERLAP
 
 
-def mask_of(record: ImageRecord, region: str) -> RegionCoverage:
-    """Return the region of a record's mask or outlines."""
+def region_coverage(record: ImageRecord, region: str) -> RegionCoverage:
+    """Read the region from a record's mask or outlines."""
     with open_image(record.path, record.mpp) as source:
         return load_region(record, source, region)

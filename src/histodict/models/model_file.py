@@ -70,7 +70,7 @@ ARRAYS = {
 
 
 def array_specs(*parts: str) -> dict[str, ArraySpec]:
-    """Return the entries of ARRAYS that belong to these parts of a model."""
+    """Return the entries of ARRAYS whose name starts with one of these prefixes."""
     return {name: what for name, what in ARRAYS.items() if name.partition(".")[0] in parts}
 
 
@@ -81,14 +81,14 @@ class ModelData:
     Attributes
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
-    classes : names in the order of scores; with two, the second scores positive
+    classes : class names; of two classes, positive scores stand for the second
     recipe : settings of the model; for an ensemble, those of its first estimator
     mpp : pixel size of the training images if all have the same
-    n_features : length of a feature vector as the method sees it
+    n_features : number of features of the method's input
     weights : digest of the encoder's weights; empty for pixel features
     decision_parameters : numbers of the decision, see DECISIONS
     training_info : record of the training
-    estimators : content of each model of an ensemble
+    estimators : content of each estimator of an ensemble
     atom_annotations : labels and states of atoms, see `decision.atom_annotations`
     arrays : by name, see ARRAYS
     """
@@ -122,7 +122,7 @@ class ModelData:
     def from_header(
         cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> ModelData:
-        """Make the content from a header and arrays, as `header` and `all_arrays` return them."""
+        """Create the content from the results of `header` and `all_arrays`."""
         own_arrays: dict[str, NDArray[Any]] = {}
         by_member: dict[str, dict[str, NDArray[Any]]] = {
             f"member{place}": {} for place in range(len(header["estimators"]))
@@ -177,16 +177,16 @@ _FIELDS = {
     "atom_annotations": "list[Any]",
 }
 # Fields of an ensemble that must equal those of its first member.
-_OF_FIRST = ("recipe", "mpp", "n_features", "weights")
-_RECIPE = {"method_parameters": "dict[str, Any]", "features": "str"}
+_SHARED_WITH_FIRST_MEMBER = ("recipe", "mpp", "n_features", "weights")
+_RECIPE_FIELDS = {"method_parameters": "dict[str, Any]", "features": "str"}
 # Fields of the training record: of every model, and of some.
-_TRAINING = {
+_TRAINING_FIELDS = {
     "manifest_digest": "str",
     "n_images": "int",
     "n_patients": "int",
     "random_state": "int | None",
 }
-_TRAINING_OF_SOME = {
+_OPTIONAL_TRAINING_FIELDS = {
     "images": "list[str]",
     "n_patches": "int",
     "folds": "int",
@@ -201,7 +201,7 @@ _TRAINING_OF_SOME = {
 
 
 def validate_header(header: Mapping[str, Any]) -> None:
-    """Validate the fields of a header, their types, and whether they fit each other.
+    """Validate the fields of a header, their types, and their consistency.
 
     The settings of the recipe are checked when the model is made.
     """
@@ -214,7 +214,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
     if header["mpp"] is not None:
         check_number("mpp", header["mpp"], above=True)
     check_whole_number("n_features", header["n_features"], 1)
-    _check_fields("recipe: ", header["recipe"], _RECIPE)
+    _check_fields("recipe: ", header["recipe"], _RECIPE_FIELDS)
     _check_decision(header["kind"], header["decision_parameters"])
     _check_training(header["training_info"])
     if "label_type" in header["training_info"]:
@@ -256,8 +256,8 @@ def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
 
 
 def _check_training(training: Mapping[str, Any]) -> None:
-    _check_fields("training_info: ", training, _TRAINING)
-    known = {name: kind for name, kind in _TRAINING_OF_SOME.items() if name in training}
+    _check_fields("training_info: ", training, _TRAINING_FIELDS)
+    known = {name: kind for name, kind in _OPTIONAL_TRAINING_FIELDS.items() if name in training}
     _check_fields("training_info: ", training, known)
     check_tuning(training.get("tuning", []))
     for member in training.get("estimators", []):
@@ -267,7 +267,7 @@ def _check_training(training: Mapping[str, Any]) -> None:
         _check_fields(
             "a member's ", member, types if "failure" in member else types | {"weight": "float"}
         )
-        _check_fields("a member's recipe: ", member["recipe"], _RECIPE)
+        _check_fields("a member's recipe: ", member["recipe"], _RECIPE_FIELDS)
 
 
 def _check_members(header: Mapping[str, Any]) -> None:
@@ -281,7 +281,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
                 "the estimators of an ensemble must be tissue-classifiers of its classes"
             )
         validate_header(member)
-    for name in _OF_FIRST if members else ():
+    for name in _SHARED_WITH_FIRST_MEMBER if members else ():
         if header[name] != members[0][name]:
             raise ValueError(f"{name} of an ensemble must be that of its first estimator")
 
@@ -289,13 +289,13 @@ def _check_members(header: Mapping[str, Any]) -> None:
 SCHEMA = 2
 SUFFIX = ".histodict"
 # A single metadata key: the order of several is not defined, so files would not be reproducible.
-_KEY, _DIGEST = "histodict", "sha256"
+_HEADER_KEY, _DIGEST_KEY = "histodict", "sha256"
 _N_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, which is JSON
 _PACKAGES = ("histodict", "numpy", "scikit-learn")
 
 
 class ModelFileError(ValueError):
-    """The file is not a readable model."""
+    """Error for a file that is not a readable model."""
 
 
 def write_model_data(content: ModelData, path: Path) -> Path:
@@ -309,16 +309,16 @@ def write_model_data(content: ModelData, path: Path) -> Path:
 
 
 def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the bytes of a file with this header, these arrays and their digest."""
+    """Return the bytes of a model file with its SHA-256 digest."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    full_header = {**header, _DIGEST: digest(header, contiguous)}
-    return save(contiguous, metadata={_KEY: json.dumps(full_header, ensure_ascii=False)})
+    full_header = {**header, _DIGEST_KEY: digest(header, contiguous)}
+    return save(contiguous, metadata={_HEADER_KEY: json.dumps(full_header, ensure_ascii=False)})
 
 
 def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of a header without digest and of the arrays.
+    """Return the SHA-256 of a header without its digest, and of all arrays.
 
-    It covers the name, type, shape and bytes of each array.
+    The digest covers the name, type, shape and bytes of each array.
     """
     total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
     for name in sorted(arrays):
@@ -350,7 +350,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         header = parse_json(text)
         check_kind("the header", header, "dict[str, Any]")
         _check_schema(path, header.get("schema"))
-        _check_digest(path, header.pop(_DIGEST, None), header, arrays)
+        _check_digest(path, header.pop(_DIGEST_KEY, None), header, arrays)
         check_kind("versions", header.get("versions"), "dict[str, Any]")
         validate_header(header)
     except ModelFileError:
@@ -372,7 +372,7 @@ def _open(path: Path) -> tuple[str, dict[str, Any]]:
             )
     try:
         with safe_open(path, framework="numpy") as file:
-            names, text = file.keys(), (file.metadata() or {}).get(_KEY)
+            names, text = file.keys(), (file.metadata() or {}).get(_HEADER_KEY)
             arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({_one_line(error)})") from error
@@ -403,7 +403,7 @@ def _check_digest(
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an error as a single line."""
     message = shorten(error)
     return f"there is no {message}" if isinstance(error, KeyError) else message
 
@@ -411,11 +411,11 @@ def _one_line(error: Exception) -> str:
 def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
-    """Read a model of one of these kinds.
+    """Read a model that has one of the given kinds.
 
     Parameters
     ----------
-    kinds : classes by their `kind`
+    kinds : accepted model classes by their attribute `kind`
     path : model file
     n_jobs : number of threads; None uses all cores
     trust_weights : whether to download or open the encoder weights that the file names
@@ -452,7 +452,7 @@ def _check_consent(path: Path, features: str) -> None:
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """Raise an error if the installed encoder has other weights than in training."""
+    """Raise an error if the installed encoder weights differ from those of the training."""
     features = content.recipe["features"]
     if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(

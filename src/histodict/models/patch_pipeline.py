@@ -68,14 +68,14 @@ from .recipe import Recipe
 
 @dataclass(frozen=True)
 class PatchSamplingSpec:
-    """Source of training patches of one class in one image.
+    """Image area from which training patches of one class are sampled.
 
     Attributes
     ----------
     record : the image
     label : index of the class
-    inside : whether patches are inside or outside of the region; None for all of the image
-    region : class of the mask or outlines
+    inside : True for patches inside the region, False for outside, None for the whole image
+    region : class of the mask or outlines that is the region
     """
 
     record: ImageRecord
@@ -85,7 +85,7 @@ class PatchSamplingSpec:
 
     @classmethod
     def for_record(cls, record: ImageRecord, region: str) -> list[PatchSamplingSpec]:
-        """Return the inside and outside of the mask of an image, or all of it if it has none."""
+        """Return one area inside and one outside the region, or the image if it has no mask."""
         if not record.is_mapped:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
@@ -111,7 +111,7 @@ def sample_training_patches(
 
     Parameters
     ----------
-    sources : sources of patches
+    sources : image areas from which patches are sampled
     recipe : settings
     random_state : seed
     cache : cache of feature vectors
@@ -156,7 +156,7 @@ def map_images(
     executor: Executor,
     weights: Sequence[float] = (),
 ) -> list[Any]:
-    """Return work(0), work(1), … in order, computed in parallel.
+    """Compute work(0), …, work(n_items - 1) in parallel and return the results in order.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def map_images(
 def _allowed_corners(
     source: PatchSamplingSpec, prepared: PreparedImage, grid: PatchGrid
 ) -> LocationConstraint | None:
-    """Return which corners have their patch at least half inside, or fully outside."""
+    """Return the constraint that a patch is at least half inside, or fully outside, the region."""
     if source.inside is None:
         return None
     if source.inside:
@@ -192,7 +192,7 @@ def _allowed_corners(
     return LocationConstraint(outside)
 
 
-_ALL_ALIKE = "the scores of all patches are equal: the prediction does not depend on the image"
+_EQUAL_SCORES = "the scores of all patches are equal: the prediction does not depend on the image"
 _N_REFERENCE_PATCHES = 1000  # approximate number per class
 
 
@@ -202,7 +202,7 @@ def fit_class_reference(
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
 ) -> list[AtomReference]:
-    """Return statistics per class from some of its patches, taken from all images."""
+    """Return mean atom statistics per class, from a subset of its training patches."""
     references = []
     for index in range(n_classes):
         rows = np.flatnonzero(patches.labels == index)
@@ -260,7 +260,7 @@ class _PatchSums:
 
 
 class PatchPipeline(ImagePipeline):
-    """A patch classifier with the steps between it and an image file.
+    """Pipeline of a method that classifies patches.
 
     Attributes
     ----------
@@ -325,12 +325,12 @@ class PatchPipeline(ImagePipeline):
 
         Parameters
         ----------
-        sources : sources of patches
+        sources : image areas from which patches are sampled
         callback : receives the progress
         executor : runs the images in parallel; None uses threads
         start_from : model of the same recipe and classes whose dictionaries are trained further
         """
-        start = self._start(start_from) if start_from is not None else None
+        start = self._check_warm_start(start_from) if start_from is not None else None
         if start and start.atom_annotations:
             warnings.warn(
                 "resumed training changes the atoms: their names and disabled atoms are not "
@@ -417,12 +417,12 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> list[Any]:
-        """Return reduce(index, image_scores) for every image; images run in parallel.
+        """Score images in parallel and return ``reduce(index, image_scores)`` for each.
 
         Parameters
         ----------
         records : images
-        reduce : function that keeps what is needed of the result of an image
+        reduce : function that extracts the required values from the scores of an image
         callback : receives the progress
         executor : runs the images; None uses threads
         """
@@ -440,7 +440,7 @@ class PatchPipeline(ImagePipeline):
     def _encode_chunk(
         self, method: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
     ) -> _EncodedChunk:
-        """Return the codes, distances and, if recorded, contributions of the patches of a chunk."""
+        """Encode the patches of a chunk, with contributions if the recorder needs them."""
         tissue, features = image.chunk_features(grid, *chunk)
         if len(features) == 0:
             no_distances = np.empty((0, len(self.classes)))
@@ -467,7 +467,7 @@ class PatchPipeline(ImagePipeline):
         notes = [image.stain_note]
         on_tissue = margins[tissue]
         if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
-            notes.append(_ALL_ALIKE)
+            notes.append(_EQUAL_SCORES)
         metadata = (path, image.mpp, image.offset, excluded, sums.concepts)
         of_image = (image.uses_whole_image, image.clip_size, tuple(filter(None, notes)))
         return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
@@ -501,8 +501,8 @@ class PatchPipeline(ImagePipeline):
         )
         return changed
 
-    def _start(self, other: ImagePipeline) -> PatchPipeline:
-        """Return the other model; raise ValueError if it cannot be trained further."""
+    def _check_warm_start(self, other: ImagePipeline) -> PatchPipeline:
+        """Return the model for a warm start; raise ValueError if it is incompatible."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
@@ -519,7 +519,7 @@ class PatchPipeline(ImagePipeline):
         return cast(PatchPipeline, other)  # equal recipes give the same class
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return vectors after the projection, if there is one."""
+        """Return feature vectors after the projection to principal components, if any."""
         return self.projection_(vectors) if self.projection_ else vectors
 
     def atoms(self) -> AtomTable | None:
@@ -567,7 +567,7 @@ class PatchPipeline(ImagePipeline):
         name = self.recipe.aggregation
         return {f"rule.{key}": what for key, what in AGGREGATORS[name].array_schema(name).items()}
 
-    def _sizes(self, method: Any) -> dict[str, int | str]:
+    def _array_dimensions(self, method: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": method.code_length}
         recipe = self.recipe
         length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)

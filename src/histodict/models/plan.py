@@ -62,7 +62,7 @@ class Plan:
         Parameters
         ----------
         name : name of a preset, or path that ends in ``.json``
-        method : method; None is that of the file, DFDL for presets
+        method : name of the method; None is that of the file, or DFDL for presets
         regions : whether the plan is for a `RegionDetector`, which changes presets but not files
 
         Returns
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def recipes(self) -> list[Recipe]:
-        """Recipes of all models that are trained, that of maps and atoms first."""
+        """Recipes of all models that are trained; the first provides maps and atoms."""
         return ensemble_recipes(self.recipe) if self.ensemble else [self.recipe]
 
     @property
@@ -197,7 +197,7 @@ _DEFAULT_FOLDS = 3
 
 
 def _read_plan(path: Path) -> Plan:
-    """Read a file of settings, or the output of `histodict info --json` for a model."""
+    """Read a plan from a JSON file of settings, or from the output of `histodict info --json`."""
     values = read_json(path, "a recipe file")
     try:
         if isinstance(values, dict) and {"kind", "recipe", "training_info", "estimators"} <= set(
@@ -214,11 +214,13 @@ def _read_plan(path: Path) -> Plan:
     return plan
 
 
-_KINDS = {kind.kind: kind for kind in (TissueClassifier, RegionDetector, EnsembleClassifier)}
+_MODEL_CLASSES = {
+    kind.kind: kind for kind in (TissueClassifier, RegionDetector, EnsembleClassifier)
+}
 
 
 def save_model(model: Model, path: Path | str) -> Path:
-    """Write a fitted model to a file; the same as ``model.save(path)``."""
+    """Write a fitted model to a file and return its path; same as ``model.save(path)``."""
     return model.save(path)
 
 
@@ -244,5 +246,5 @@ def load_model(
     ModelFileError
         If the file is damaged or is not a model file.
     """
-    model: Model = load_model_of_kind(_KINDS, Path(path), n_jobs, trust_weights)
+    model: Model = load_model_of_kind(_MODEL_CLASSES, Path(path), n_jobs, trust_weights)
     return model

@@ -29,8 +29,8 @@ _PLOT_PX, _CARD_PX = 1000, 240
 class DisplayMixin:
     """Plot, text and notebook card of a prediction."""
 
-    def _short(self) -> str:
-        """Return the label with the most important number."""
+    def _short_text(self) -> str:
+        """Return the label with the score, for titles and `repr`."""
         raise NotImplementedError
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -48,39 +48,39 @@ class DisplayMixin:
             from matplotlib import pyplot
 
             _, ax = pyplot.subplots()
-        ax.imshow(_image(self, _PLOT_PX))
-        ax.set_title(self._short(), parse_math=False)  # class names may contain "$"
+        ax.imshow(_render_image(self, _PLOT_PX))
+        ax.set_title(self._short_text(), parse_math=False)  # class names may contain "$"
         ax.set_axis_off()
         return ax
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(_caption(self)['path'])!r}: {self._short()})"
+        return f"{type(self).__name__}({str(_row_with_path(self)['path'])!r}: {self._short_text()})"
 
     def _repr_html_(self) -> str:
-        """Return a small overlay beside the escaped text."""
+        """Return HTML with a small overlay and the prediction."""
         from ..patches.rendering import jpeg_data_uri
 
-        image = f'<img alt="" src="{jpeg_data_uri(_image(self, _CARD_PX))}">'
+        image = f'<img alt="" src="{jpeg_data_uri(_render_image(self, _CARD_PX))}">'
         return (
             f'<div style="display:flex; gap:1em; align-items:center">{image}'
-            f"<div><b>{escape(self._short())}</b><br>{escape(str(_caption(self)['path']))}</div></div>"
+            f"<div><b>{escape(self._short_text())}</b><br>{escape(str(_row_with_path(self)['path']))}</div></div>"
         )
 
 
 def region_rings(prediction: Any) -> list[Ring]:
-    """Return all rings around the regions of a prediction."""
+    """Return the outlines (closed rings) of all detected regions."""
     return [
         ring for region in prediction.regions for polygon in region.polygons for ring in polygon
     ]
 
 
-def _caption(prediction: Any) -> dict[str, Any]:
-    """Return the row of a prediction in a table, with its path."""
+def _row_with_path(prediction: Any) -> dict[str, Any]:
+    """Return the table row of a prediction, with the image path."""
     return {"path": str(prediction.path)} | prediction.row()
 
 
-def _image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
-    """Return the overlay, at most `longest_side` wide and high; without a map, the image itself."""
+def _render_image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
+    """Return the image with its patch map, if any, at most `longest_side` wide and high."""
     if prediction.patch_map is None:
         with open_image(prediction.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
@@ -90,13 +90,13 @@ def _image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
     return draw_overlay(*arguments, longest_side=longest_side)
 
 
-_UNKNOWN = PixelSize(None, "unknown")
+_UNKNOWN_PIXEL_SIZE = PixelSize(None, "unknown")
 NO_TISSUE_LABEL = "no tissue"  # label in tables of images without tissue
 UNCERTAIN_LABEL = "uncertain"  # label if the prediction set has no class, or several
 
 
 def describe_label(top_label: str, is_uncertain: bool) -> str:
-    """Return the most likely class; for an uncertain prediction, "uncertain (best guess: CLASS)".
+    """Return the class, or "uncertain (best guess: CLASS)" for an uncertain prediction.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def describe_label(top_label: str, is_uncertain: bool) -> str:
 
 @dataclass(frozen=True)
 class DetectedRegion:
-    """A detected region: its size, mean margin, and outline in level-0 pixels.
+    """Detected region: its size, mean margin, and outline in level-0 pixels.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class ImagePrediction(DisplayMixin):
     regions: list[DetectedRegion] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     decision_text: str = ""
-    size: PixelSize = _UNKNOWN
+    size: PixelSize = _UNKNOWN_PIXEL_SIZE
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "top_label", "score")
 
@@ -229,13 +229,13 @@ class ImagePrediction(DisplayMixin):
         if not grounds and proportions and proportions[self.top_label] < max(proportions.values()):
             grounds = "from fewer patches with larger scores"
         text = f"{text} ({grounds})" if grounds else text
-        return text + _whole_image_note(self.patch_map)
+        return text + _map_notes(self.patch_map)
 
     def _describe_set(self) -> str:
-        """Format the prediction set of an uncertain prediction, which has no class or several."""
+        """Format the prediction set of an uncertain prediction."""
         return f"prediction set {' or '.join(self.prediction_set) or 'empty'}, "
 
-    def _short(self) -> str:
+    def _short_text(self) -> str:
         if self.top_label is None:
             return no_prediction_reason(self.patch_map)
         label = describe_label(self.top_label, self.is_uncertain)
@@ -261,7 +261,7 @@ class ImagePrediction(DisplayMixin):
             scores = self.scores if self.top_label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
         row["n_patches"] = self.n_patches
-        row |= _quality_column(self.patch_map) | _size_columns(self.size)
+        row |= _quality_columns(self.patch_map) | _size_columns(self.size)
         if self.n_abstaining is not None:
             row["n_abstaining"] = self.n_abstaining
         if self.probabilities:
@@ -284,7 +284,7 @@ class RegionPrediction(DisplayMixin):
     score : int
         Number of patches of the largest set of connected positive patches.
     min_patches : int
-        Number m of connected patches from which a set counts as a region.
+        Minimum number m of connected patches of a region.
     regions : list of DetectedRegion
         Regions, the largest first.
     patch_map : PatchMap
@@ -299,7 +299,7 @@ class RegionPrediction(DisplayMixin):
     min_patches: int
     regions: list[DetectedRegion]
     patch_map: PatchMap
-    size: PixelSize = _UNKNOWN
+    size: PixelSize = _UNKNOWN_PIXEL_SIZE
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("path", "label", "top_label", "score")
     REGION_COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -348,9 +348,9 @@ class RegionPrediction(DisplayMixin):
         n, s = len(self.regions), "" if len(self.regions) == 1 else "s"
         condition = f"{self.min_patches} or more connected patches"
         text = f"{self.label}: {n} region{s} ({condition}; the largest has {self.score})"
-        return text + _whole_image_note(self.patch_map)
+        return text + _map_notes(self.patch_map)
 
-    def _short(self) -> str:
+    def _short_text(self) -> str:
         if self.label is None:
             return no_prediction_reason(self.patch_map)
         return f"{self.label}, {pluralize(len(self.regions), 'region')}"
@@ -370,7 +370,7 @@ class RegionPrediction(DisplayMixin):
             "n_patches": self.n_patches,
             "n_regions": len(self.regions),
             "region_area_px": sum(region.area_px for region in self.regions),
-            **_quality_column(self.patch_map),
+            **_quality_columns(self.patch_map),
             **_size_columns(self.size),
             **_usage_columns(self.patch_map.atom_usage),
         }
@@ -380,20 +380,20 @@ Prediction = ImagePrediction | RegionPrediction
 
 
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
-    """Return why there is no prediction: no tissue, or none of sufficient quality."""
+    """Return why an image has no prediction: no tissue, or none of sufficient quality."""
     excluded = patch_map.excluded if patch_map is not None else None
     return f"{NO_TISSUE_LABEL} of sufficient quality: {excluded}" if excluded else NO_TISSUE_LABEL
 
 
-def _whole_image_note(patch_map: PatchMap | None) -> str:
+def _map_notes(patch_map: PatchMap | None) -> str:
     if patch_map is None:
         return ""
     limits = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
     return "".join(f"; {note}" for note in [*limits, *patch_map.notes])
 
 
-def _quality_column(patch_map: PatchMap | None) -> Row:
-    """Return columns for excluded tissue and for the use of all patches."""
+def _quality_columns(patch_map: PatchMap | None) -> Row:
+    """Return table columns for excluded tissue, notes, and use of the whole image."""
     if patch_map is None:
         return {}
     row: Row = {} if patch_map.excluded is None else {"left_out": patch_map.excluded}
@@ -403,12 +403,12 @@ def _quality_column(patch_map: PatchMap | None) -> Row:
 
 
 def _size_columns(size: PixelSize) -> Row:
-    """Return columns for the pixel size in µm and its source."""
+    """Return table columns for the pixel size in µm and its source."""
     return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
 def _usage_columns(use: Mapping[str, float]) -> Row:
-    """Return a column per named concept with the fraction of patches that use it."""
+    """Return a table column per named concept: the fraction of patches that use it."""
     return {f"usage_{name}": share for name, share in use.items()}
 
 
@@ -431,12 +431,12 @@ def region_rows(prediction: Prediction) -> list[Row]:
     ]
 
 
-A = TypeVar("A", bound=Prediction)
+PredictionT = TypeVar("PredictionT", bound=Prediction)
 _MAX_CARDS = 12
 _NO_PANDAS = "a DataFrame needs pandas, which is not installed. Run: pip install pandas"
 
 
-class Predictions(Sequence[A], Generic[A]):
+class Predictions(Sequence[PredictionT], Generic[PredictionT]):
     """Sequence of predictions in the order of the images; a slice is again `Predictions`.
 
     For NumPy and scikit-learn, it is the array of the most likely classes: `numpy.asarray` returns
@@ -463,7 +463,10 @@ class Predictions(Sequence[A], Generic[A]):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, predictions: Iterable[A], columns: Sequence[str] = (), label_type: str = TEXT
+        self,
+        predictions: Iterable[PredictionT],
+        columns: Sequence[str] = (),
+        label_type: str = TEXT,
     ) -> None:
         self._predictions = list(predictions)
         self._columns = tuple(columns)
@@ -473,15 +476,15 @@ class Predictions(Sequence[A], Generic[A]):
         return len(self._predictions)
 
     @overload
-    def __getitem__(self, index: int) -> A: ...
+    def __getitem__(self, index: int) -> PredictionT: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Predictions[A]: ...
+    def __getitem__(self, index: slice) -> Predictions[PredictionT]: ...
 
-    def __getitem__(self, place: int | slice) -> A | Predictions[A]:
-        if isinstance(place, slice):
-            return Predictions(self._predictions[place], self._columns, self._label_type)
-        return self._predictions[place]
+    def __getitem__(self, index: int | slice) -> PredictionT | Predictions[PredictionT]:
+        if isinstance(index, slice):
+            return Predictions(self._predictions[index], self._columns, self._label_type)
+        return self._predictions[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the most likely classes with the type of the labels of the training images."""
@@ -568,7 +571,7 @@ class Predictions(Sequence[A], Generic[A]):
         return f"<{len(self)} predictions: {counts}>" if self._predictions else "<no predictions>"
 
     def _repr_html_(self) -> str:
-        """Return the first predictions as cards, and the number of others."""
+        """Return HTML with a card per prediction, for the first predictions only."""
         cards = "".join(prediction._repr_html_() for prediction in self[:_MAX_CARDS])
         n_more = len(self) - _MAX_CARDS
         return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")

@@ -53,7 +53,7 @@ from .recipe import Recipe
 
 THUMBNAIL_SIDE = 1024
 _MAX_CACHED = 50_000
-_MAX_MAPS = 64  # quality maps, up to a megabyte each
+_MAX_QUALITY_MAPS = 64  # quality maps, up to a megabyte each
 
 
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ class ThumbnailAnalysis:
 
 
 class _ResultCache(Generic[Value]):
-    """Cache of the last results; concurrent duplicates are harmless. 0 stands for _MAX_CACHED."""
+    """Thread-safe cache of the most recent results; `max_entries` 0 is `_MAX_CACHED`."""
 
     def __init__(self, max_entries: int = 0) -> None:
         self._cache: dict[str, Value] = {}
@@ -86,33 +86,33 @@ class _ResultCache(Generic[Value]):
 
 
 _ANALYSES: _ResultCache[ThumbnailAnalysis] = _ResultCache()
-_MAPS: _ResultCache[QualityMap] = _ResultCache(_MAX_MAPS)
-_BOXES: _ResultCache[Box] = _ResultCache()
+_QUALITY_MAPS: _ResultCache[QualityMap] = _ResultCache(_MAX_QUALITY_MAPS)
+_CONTENT_BOXES: _ResultCache[Box] = _ResultCache()
 
 
-def content_of(source: ImageSource, min_side: float, image: Sequence[Any]) -> Source:
+def crop_to_content(source: ImageSource, min_side: float, cache_key: Sequence[Any]) -> Source:
     """Return the image without its uniform margins.
 
     An image whose content is smaller than `min_side` level-0 pixels is returned unchanged.
-    `image` is its key in the cache; empty to bypass the cache.
+    An empty `cache_key` bypasses the cache.
     """
-    key = repr(image)
-    box = _BOXES.get(key) if image else None
+    key = repr(cache_key)
+    box = _CONTENT_BOXES.get(key) if cache_key else None
     if box is None:
         box = content_box(source)
-        if image:
-            _BOXES.put(key, box)
+        if cache_key:
+            _CONTENT_BOXES.put(key, box)
     content = Crop(source, box)
     return source if content.size == source.size or min(content.size) < min_side else content
 
 
-def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> ThumbnailAnalysis:
-    """Return tissue threshold and stain normalisation of an open image, or of its content.
+def analyse_thumbnail(source: Source, stain: str, cache_key: Sequence[Any]) -> ThumbnailAnalysis:
+    """Estimate tissue threshold and stain normalisation of an open image from its thumbnail.
 
-    `image` is the key of the image in the cache; empty to bypass the cache.
+    An empty `cache_key` bypasses the cache.
     """
-    key = repr((image, stain, source.size))
-    analysis = _ANALYSES.get(key) if image else None
+    key = repr((cache_key, stain, source.size))
+    analysis = _ANALYSES.get(key) if cache_key else None
     if analysis is None:
         thumbnail = source.thumbnail(THUMBNAIL_SIDE)
         is_slide = source.overview_downsample is not None
@@ -121,34 +121,37 @@ def analyse_thumbnail(source: Source, stain: str, image: Sequence[Any]) -> Thumb
         analysis = ThumbnailAnalysis(
             tissue, NORMALIZERS[stain].estimate(thumbnail, tissue.mask(thumbnail))
         )
-        if image:
+        if cache_key:
             _ANALYSES.put(key, analysis)
     return analysis
 
 
 def quality_map(
-    source: Source, tissue: TissueThreshold, rules: Sequence[str], image: Sequence[Any]
+    source: Source, tissue: TissueThreshold, filters: Sequence[str], cache_key: Sequence[Any]
 ) -> QualityMap | None:
-    """Return which tissue these filters exclude, None without filters; `image` as above."""
-    if not rules:
+    """Return the map of tissue that quality filters exclude; None without filters.
+
+    An empty `cache_key` bypasses the cache.
+    """
+    if not filters:
         return None
-    key = repr((image, list(rules)))
-    quality = _MAPS.get(key) if image else None
+    key = repr((cache_key, list(filters)))
+    quality = _QUALITY_MAPS.get(key) if cache_key else None
     if quality is None:
         density = median_tissue_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
-        quality = QualityMap(source, tissue, density, rules)
-        if image:
-            _MAPS.put(key, quality)
+        quality = QualityMap(source, tissue, density, filters)
+        if cache_key:
+            _QUALITY_MAPS.put(key, quality)
     return quality
 
 
-_LARGE = 16_000_000  # pixels; no progress is reported for smaller images
+_MIN_PROGRESS_PIXELS = 16_000_000  # pixels; no progress is reported for smaller images
 
 
 def window_progress(
     windows: Sequence[tuple[slice, slice]], size: tuple[int, int], callback: Callback
 ) -> Callable[[int], None]:
-    """Return a function that reports how many windows of a large image are done.
+    """Return a function that reports the number of finished windows of a large image.
 
     Parameters
     ----------
@@ -159,7 +162,7 @@ def window_progress(
     callback : callable
         Receives the progress, starting with a first call for 0 windows.
     """
-    if math.prod(size) <= _LARGE or not windows:
+    if math.prod(size) <= _MIN_PROGRESS_PIXELS or not windows:
         return lambda n_done: None
     work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
 
@@ -171,7 +174,7 @@ def window_progress(
 
 
 # Size of the reduced image from which normalised colours are looked up in a table.
-_MANY_PIXELS = 8_000_000
+_MIN_TABLE_PIXELS = 8_000_000
 
 
 class PreparedImage:
@@ -225,7 +228,7 @@ class PreparedImage:
         self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
         self._inside = within.region(source) if within else None
         # A tile or photograph is cropped to its content.
-        content = content_of(source, recipe.patch_px * self.downsample, self._image)
+        content = crop_to_content(source, recipe.patch_px * self.downsample, self._image)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
         self.content: RegionSource = content
         analysis = analyse_thumbnail(content, recipe.stain, self._image)
@@ -237,12 +240,12 @@ class PreparedImage:
         self.quality = quality_map(
             source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
         )
-        if recipe.stain != "none" and math.prod(self.size) > _MANY_PIXELS * self.downsample**2:
+        if recipe.stain != "none" and math.prod(self.size) > _MIN_TABLE_PIXELS * self.downsample**2:
             self.normalize = LookupTransform(self.normalize)
 
     @property
     def pixels_key(self) -> list[Any]:
-        """Everything that determines the pixels, as a cache key."""
+        """Cache key of the prepared pixels."""
         return [*self._image, self._recipe.stain, self.downsample, self._box]
 
     def read(
@@ -286,7 +289,7 @@ class PreparedImage:
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are used (rows, columns), and their vectors."""
+        """Return the mask (rows, columns) of used patches of a chunk, and their vectors."""
         tissue, vectors = self._features.compute_chunk(self, grid, rows, columns)
         used = tissue & self.inside(grid, rows, columns)
         if self.quality is not None:
@@ -296,7 +299,7 @@ class PreparedImage:
         return (used, vectors[used[tissue]]) if (used != tissue).any() else (tissue, vectors)
 
     def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
-        """Return which patches of a chunk are inside of the outlines (rows, columns)."""
+        """Return the mask (rows, columns) of patches of a chunk inside the outlines."""
         if self._inside is None:
             return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
         x = grid.left + np.arange(columns.start, columns.stop) * grid.step
@@ -314,14 +317,14 @@ class PreparedImage:
             allowed = LocationConstraint(partial(self._is_usable, grid.patch_px / 2)).both(allowed)
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
-    def _is_usable(self, half: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which corners (n, 2) in reduced pixels pass the quality filters."""
+    def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for corners (n, 2) in reduced pixels whether the patch passes the filters."""
         assert self.quality is not None
-        x, y = ((corners + half) * self.downsample + np.array(self._box[:2])).T
+        x, y = ((corners + half_side) * self.downsample + np.array(self._box[:2])).T
         return self.quality.is_usable(x, y)
 
     def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which patches have enough tissue."""
+        """Return for each patch whether its tissue fraction reaches the recipe's minimum."""
         if len(patches) == 0:
             return np.zeros(0, bool)
         return self.tissue_fraction(patches) >= self._recipe.min_tissue_fraction
@@ -329,7 +332,7 @@ class PreparedImage:
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Return which patches of an area have enough tissue (rows, columns)."""
+        """Return the mask (rows, columns) of an area's patches with enough tissue."""
         return (
             window_fraction(pixels, self._tissue, side, stride) >= self._recipe.min_tissue_fraction
         )
@@ -365,7 +368,7 @@ def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
 
 
 def warn_whole_images(records: Sequence[ImageRecord]) -> None:
-    """Warn about training images used whole because hardly any tissue was found."""
+    """Warn about training images of which all patches are used for lack of tissue."""
     if records:
         names = truncated_list([record.path.name for record in records])
         warnings.warn(
@@ -376,7 +379,7 @@ def warn_whole_images(records: Sequence[ImageRecord]) -> None:
 
 
 def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
-    """Return the part of a chunk that contains all patches that may be tissue (rows, columns)."""
+    """Return row and column slices of a chunk, cropped to patches that may be tissue."""
     spans = []
     for part, axis in ((rows, 1), (columns, 0)):
         positions = np.flatnonzero(mask.any(axis=axis))
@@ -450,12 +453,12 @@ class PrecomputedImage(PreparedImage):
         self.mpp = file.mpp if mpp is None else mpp
         self.content = self
         self._inside = within.region(self) if within else None
-        self._rows = np.flatnonzero(self._checked())  # rows of the file
+        self._rows = np.flatnonzero(self._stored_patches_inside())  # rows of the file
         self.cells = positions[self._rows]
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
 
-    def _checked(self) -> NDArray[np.bool_]:
-        """Return which patches of the file are inside of the outlines."""
+    def _stored_patches_inside(self) -> NDArray[np.bool_]:
+        """Return for each patch of the file whether it is inside the outlines."""
         if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
@@ -463,7 +466,7 @@ class PrecomputedImage(PreparedImage):
 
     @property
     def pixels_key(self) -> list[Any]:
-        """Not available, as nothing is cached for feature files."""
+        """Raise NotImplementedError, as feature files are not cached."""
         raise NotImplementedError("feature files are not cached")
 
     def read(
@@ -485,13 +488,13 @@ class PrecomputedImage(PreparedImage):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are stored (rows, columns), and their vectors."""
+        """Return the mask (rows, columns) of a chunk's stored patches, and their vectors."""
         indices = self._positions[rows, columns]
         has_patch = indices != NO_PATCH
         return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of the patches with these indices into `cells`."""
+        """Return the vectors of patches by their indices in `cells`."""
         return self._file.read_some(self._rows[positions])
 
     def sample_features(
@@ -502,7 +505,7 @@ class PrecomputedImage(PreparedImage):
 
 
 def extraction_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return all settings that determine which patches have vectors, and their values."""
+    """Return the settings that determine the patches and vectors of a feature file."""
     kind = get_patch_features(recipe.features)
     return {
         "features": recipe.features,
@@ -563,7 +566,7 @@ def open_prepared_image(
     trained: FeatureMetadata | None = None,
     within: AnnotationFile | None = None,
 ) -> Iterator[PreparedImage]:
-    """Open an image or a feature file as patches of a recipe.
+    """Open an image or a feature file as the patch grid of a recipe.
 
     Parameters
     ----------
@@ -572,7 +575,7 @@ def open_prepared_image(
     recipe : settings
     trained_mpp : pixel size of the training images that the image must match, if known
     cache : cache of feature vectors
-    trained : metadata of the training vectors that a feature file must match
+    trained : feature metadata of the training files, which a feature file must match
     within : outlines; only patches at least half inside are used
     """
     if isinstance(path, Path) and is_feature_file(path):

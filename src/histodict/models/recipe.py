@@ -23,8 +23,8 @@ from ..utils.validation import (
     install_command,
 )
 
-_MAX_REDUCED = 10_000.0  # reduction factor, and pixel size in µm
-_MAX_PX = 8192  # side of the area read for one patch; limits the memory
+_MAX_DOWNSAMPLE = 10_000.0  # reduction factor, and pixel size in µm
+_MAX_PATCH_SIDE = 8192  # side of the area read for one patch; limits the memory
 # Settings without effect on precomputed features.
 _PIXEL_SETTINGS = {
     *(
@@ -119,10 +119,10 @@ class Recipe:
         check_whole_number("smoothing_radius", self.smoothing_radius, 0)
         check_whole_number("context_scale", self.context_scale, 1)
         check_whole_number("n_components", self.n_components, 0)
-        if max(self.context_scale, 2 * self.smoothing_radius + 1) * self.patch_px > _MAX_PX:
+        if max(self.context_scale, 2 * self.smoothing_radius + 1) * self.patch_px > _MAX_PATCH_SIDE:
             raise ValueError(
                 f"patch_px={self.patch_px} with context_scale={self.context_scale} and "
-                f"smoothing_radius={self.smoothing_radius} need more than {_MAX_PX} pixels "
+                f"smoothing_radius={self.smoothing_radius} need more than {_MAX_PATCH_SIDE} pixels "
                 "around a patch. Use smaller values"
             )
         check_number("downsample", self.downsample, low=1)
@@ -131,8 +131,8 @@ class Recipe:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
             check_number("mpp", self.mpp, above=True)
-        if max(self.downsample, self.mpp or 0) > _MAX_REDUCED:
-            raise ValueError(f"downsample and mpp must be at most {_MAX_REDUCED:g}")
+        if max(self.downsample, self.mpp or 0) > _MAX_DOWNSAMPLE:
+            raise ValueError(f"downsample and mpp must be at most {_MAX_DOWNSAMPLE:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALIZERS),
@@ -176,13 +176,13 @@ class Recipe:
         return self.stride_px or self.patch_px
 
     def __repr__(self) -> str:
-        """Like scikit-learn's estimators, only with parameters that differ from their defaults."""
+        """Return the constructor call with parameters that differ from their defaults."""
         values, default = self.to_dict(), Recipe().to_dict()
         changed = (f"{name}={values[name]!r}" for name in values if values[name] != default[name])
         return f"Recipe({', '.join(changed)})"
 
     def describe_differences(self, other: Recipe) -> str:
-        """Describe settings in which two recipes differ, with the values of this one first.
+        """Describe the settings in which two recipes differ, values of this recipe first.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class Recipe:
         )
 
     def has_setting(self, setting: str) -> bool:
-        """Return whether this is a field of the recipe or a parameter of its method.
+        """Return whether a name is a field of the recipe or a parameter of its method.
 
         Parameters
         ----------
@@ -356,7 +356,7 @@ class Recipe:
 
 
 def parse_setting(name: str, text: str, kind: str) -> Any:
-    """Convert the text of a setting to type `kind`; to the type it looks like if that is empty."""
+    """Convert the text of a setting to type `kind`; infer the type if `kind` is empty."""
     if "str" in kind.split(" | "):
         return text
     if text.lower() in ("none", "null"):
@@ -424,7 +424,7 @@ PRESETS = {
 # Changes of presets for regions, in addition to smoothing. Feature vectors from half way through
 # the encoder cover less tissue and less context. Stain normalisation does not improve regions, and
 # positions along the border are as good for training as others.
-_FOR_REGIONS: dict[str, dict[str, Any]] = {
+_REGION_PRESET_CHANGES: dict[str, dict[str, Any]] = {
     "embeddings": {
         "stain": "none",
         "border_mode": "reflect",
@@ -454,7 +454,7 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
             "default and pixels are available in EnsembleClassifier, and settings files in "
             "Plan.named"
         )
-    base = replace(PRESETS[name], **(_FOR_REGIONS.get(name, {}) if regions else {}))
+    base = replace(PRESETS[name], **(_REGION_PRESET_CHANGES.get(name, {}) if regions else {}))
     recipe = with_method(base, method or "dfdl", published=name == "paper")
     if not regions or name == "paper":
         return recipe
@@ -503,14 +503,14 @@ def default_region_preset(
 def resolve_recipe(
     recipe: Recipe | str, method: str | None = None, *, regions: bool = False
 ) -> Recipe:
-    """Return a recipe, or that of a named preset, with another method if one is given."""
+    """Return a recipe or the recipe of a preset, with `method` replaced if given."""
     if isinstance(recipe, str):
         return preset(recipe, method, regions=regions)
     return recipe if method in (None, recipe.method) else with_method(recipe, str(method))
 
 
 def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
-    """Return a copy with another method, whose own parameters replace those of the recipe."""
+    """Return a copy with another method and the default parameters of that method."""
     entry = get_method(method)
     known = inspect.signature(entry.load_class()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}

@@ -44,9 +44,9 @@ from .inputs import (
     checked_training_images,
     data_notes,
     image_region_label,
-    in_region,
     labelled_patch_mask,
     region_patch_mask,
+    squares_in_region,
 )
 from .model_file import ModelData, array_specs
 from .patch_pipeline import PatchPipeline, PatchSamplingSpec
@@ -57,9 +57,9 @@ from .training_set import resolve_training_set
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """Return [other, region]; the names come from the labels, or from `region` for masks.
+    """Return the class names [background, region] from labels, or from `region` for masks.
 
-    Raises ValueError if it is unclear whether an image without a mask shows the region.
+    Raises ValueError if an unmasked image's label does not tell whether it shows the region.
     """
     if any(record.is_mapped for record in manifest.records):
         _check_labelled(manifest)
@@ -86,7 +86,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
 
 def _check_unmasked(manifest: Manifest, region: str | None) -> None:
-    """Raise ValueError if the label of an unmasked image does not say whether it is region."""
+    """Raise ValueError if an unmasked image's label does not tell whether it shows the region."""
     labels = {record.label for record in manifest.records if not record.is_mapped}
     if region is None and labels:
         raise ValueError(
@@ -95,7 +95,7 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
         )
     if region is None or region in {record.label for record in manifest.records}:
         return
-    unclear = sorted(label for label in labels if not _is_without(label, region))
+    unclear = sorted(label for label in labels if not _excludes_region(label, region))
     if unclear:
         raise ValueError(
             f"no image is labelled {region!r}, but images without a mask are labelled {unclear}: "
@@ -104,15 +104,15 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
         )
 
 
-def _is_without(label: str, region: str) -> bool:
-    """Return whether a label says by itself that an image does not contain the region."""
+def _excludes_region(label: str, region: str) -> bool:
+    """Return whether a label is "no REGION" or the name of a healthy class."""
     return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
 
 
 def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
-    """Return the same images, labelled by whether they contain any region.
+    """Return a manifest with image labels that say whether an image contains the region.
 
-    These labels are used to stratify splits and to evaluate the prediction for the image.
+    The labels are used to stratify splits and to evaluate the prediction for the image.
     """
     classes = region_classes(manifest, region)
     records = tuple(replace(r, label=image_region_label(r, classes)) for r in manifest.records)
@@ -174,7 +174,7 @@ class RegionDetector(ImageEstimator):
         Margin above which a patch is region. It is fitted on the training images if the aggregator
         is "margin"; else it is 0, and the closest class is predicted.
     min_patches_ : int
-        Number m of connected patches from which a set counts as a region.
+        Minimum number m of connected patches of a region.
     size_curve_ : SizeCurve
         False negative and false positive rates of the training images for m = 1 … 20.
     model_ : PatchPipeline
@@ -271,7 +271,7 @@ class RegionDetector(ImageEstimator):
         executor: Executor | None,
         start_from: RegionDetector | None,
     ) -> Self:
-        """Return a fitted copy."""
+        """Fit a copy of the model on a manifest and return the copy."""
         fitted = copy(self)
         fitted.class_names_ = region_classes(manifest, self.region)
         manifest = checked_training_images(manifest, self.recipe, self.n_jobs, progress)
@@ -415,16 +415,18 @@ class RegionDetector(ImageEstimator):
     def _threshold_patches(
         self, patch_map: PatchMap, path: ImageLike, size: PixelSize
     ) -> RegionPrediction:
-        """Return the prediction that follows from the sizes of connected patches."""
+        """Return the prediction with regions of at least `min_patches_` connected patches."""
         _, sizes = label_regions(patch_map.predicted_classes == 1)
         largest, min_patches = int(sizes.max(initial=0)), self.min_patches_
-        regions = [_region(patch_map, *region) for region in patch_map.regions(1, min_patches)]
+        regions = [
+            _describe_region(patch_map, *region) for region in patch_map.regions(1, min_patches)
+        ]
         label = self.class_names_[int(largest >= min_patches)] if patch_map.n_patches else None
         return RegionPrediction(path, label, largest, min_patches, regions, patch_map, size)
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Not available: only an `EnsembleClassifier` returns probabilities."""
+        """Raise AttributeError, as only an `EnsembleClassifier` returns probabilities."""
         raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
@@ -461,14 +463,14 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy that passes the codes of patches to the only recorder."""
+        """Return a copy that passes the codes of patches to the first recorder."""
         changed = copy(self)
         changed.model_ = self.model_.with_recorder(recorders[0])
         return changed
 
     @property
     def decision_threshold(self) -> DecisionThreshold:
-        """Threshold m: number of connected patches from which a set counts as a region."""
+        """Threshold m: minimum number of connected patches of a region."""
         return DecisionThreshold("patches", self.min_patches_, is_inclusive=True)
 
     def with_threshold(self, value: float) -> Self:
@@ -476,7 +478,7 @@ class RegionDetector(ImageEstimator):
 
         Parameters
         ----------
-        value : number of connected patches from which a set counts as a region
+        value : minimum number of connected patches of a region
 
         Returns
         -------
@@ -501,15 +503,15 @@ class RegionDetector(ImageEstimator):
         return describe_min_size(self.min_patches_)
 
     def true_label(self, record: ImageRecord) -> str:
-        """Return the class of a record: whether its mask or, without one, label shows region."""
+        """Return the region class if the mask, or else the label, shows it; else the other."""
         return image_region_label(record, self.class_names_)
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return the labels of patches with corners (n, 2), by the mask or the image label."""
+        """Return the labels of patches with these corners (n, 2) from mask or image label."""
         x, y = corners.T.astype(np.float64)
-        inside = in_region(record, self.class_names_[1], x, y, side)
+        inside = squares_in_region(record, self.class_names_[1], x, y, side)
         return [self.class_names_[int(is_inside)] for is_inside in inside.tolist()]
 
     def fingerprint(self) -> list[Any]:
@@ -530,7 +532,7 @@ class RegionDetector(ImageEstimator):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> RegionDetector:
-        """Make a fitted model from the content of a file."""
+        """Create a fitted model from the content of a model file."""
         recipe, seed = Recipe.from_dict(content.recipe), content.training_info["random_state"]
         name = str(content.classes[1])
         model = cls(recipe, region=name, random_state=seed, n_jobs=n_jobs)
@@ -549,7 +551,7 @@ class RegionDetector(ImageEstimator):
 
 @dataclass(frozen=True)
 class _ImageEvaluation:
-    """Margins of a training image's patches (rows, columns); which are tissue, and truly region."""
+    """Patches (rows, columns) of a training image: margins, tissue mask and true region mask."""
 
     margins: NDArray[np.float32]
     tissue: NDArray[np.bool_]
@@ -561,10 +563,10 @@ class _ImageEvaluation:
         )
 
 
-def _region(
+def _describe_region(
     patch_map: PatchMap, window: Window, positions: NDArray[np.bool_], polygons: list[list[Ring]]
 ) -> DetectedRegion:
-    """Return the description of a region from the patches in its window."""
+    """Return size, mean margin, outline and atom usage of a region."""
     grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = window
     area = float(positions.sum()) * grid.step**2

@@ -143,7 +143,7 @@ class TissueClassifier(ImageClassifier):
             image_cache_enabled(),
             self._progress_callback(callback) as progress,
         ):
-            manifest, labels = fitted._begin(manifest, progress, executor)
+            manifest, labels = fitted._start_training(manifest, progress, executor)
             fitted.training_info_ |= training.training_info
             if start_from is not None:
                 fitted.training_info_["started_from"] = start_from.training_info_
@@ -169,7 +169,7 @@ class TissueClassifier(ImageClassifier):
 
     @property
     def predict_proba(self) -> NoReturn:
-        """Not available: only an `EnsembleClassifier` returns probabilities."""
+        """Raise AttributeError, as only an `EnsembleClassifier` returns probabilities."""
         raise_no_predict_proba(self)
 
     def with_jobs(self, n_jobs: int | None) -> Self:
@@ -188,7 +188,7 @@ class TissueClassifier(ImageClassifier):
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy that passes the codes of patches to the only recorder."""
+        """Return a copy that passes the codes of patches to the first recorder."""
         changed = copy(self)
         changed._model = self._model.with_recorder(recorders[0])
         return changed
@@ -245,7 +245,7 @@ class TissueClassifier(ImageClassifier):
         return changed.tuned_on([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
-        """Return a copy that uses this cache."""
+        """Return a copy that uses another cache of feature vectors."""
         changed = copy(self)
         changed.cache, changed._model = cache, copy(self._model)
         changed._model.cache = cache
@@ -263,7 +263,7 @@ class TissueClassifier(ImageClassifier):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> TissueClassifier:
-        """Make a fitted model from the content of a file."""
+        """Create a fitted model from the content of a model file."""
         seed = content.training_info["random_state"]
         model = cls(Recipe.from_dict(content.recipe), random_state=seed, n_jobs=n_jobs)
         model.class_names_ = [str(name) for name in content.classes]
@@ -275,6 +275,6 @@ class TissueClassifier(ImageClassifier):
 
 
 def recipe_fingerprint(recipe: Recipe) -> list[Any]:
-    """Return a recipe, all parameters of its method, and the digest of the encoder's weights."""
+    """Return the settings of a recipe, its method's parameters, and the encoder's weight digest."""
     parameters = get_method(recipe.method).make_estimator(recipe.method_parameters).get_params()
     return [recipe.to_dict(), parameters, get_patch_features(recipe.features).weights_digest()]

@@ -28,7 +28,7 @@ from ..images.memory_image import MemoryImage
 from ..utils.files import temporary_folder
 from ..utils.text_io import pluralize, relative_name
 from .class_labels import TEXT, NamedLabels, patient_names
-from .inputs import TrainingImages, is_image_list, one_image, resolve_labelled
+from .inputs import TrainingImages, as_image_like, is_image_list, resolve_labelled
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class TrainingSet:
     ----------
     manifest : records of the images; those in memory have names instead of paths
     label_type : type of the labels `y`; see `class_labels`
-    has_patients : False for a list of images without groups
-    in_memory : images in memory by the index of their record
+    has_patients : whether the patients are known; False for a list of images without groups
+    in_memory : index of a record -> its image in memory
     """
 
     manifest: Manifest
@@ -50,7 +50,7 @@ class TrainingSet:
 
     @contextmanager
     def files(self) -> Iterator[Manifest]:
-        """Yield the records with images in memory as temporary PNG files."""
+        """Write images in memory to temporary PNG files and yield records of all files."""
         if not self.in_memory:
             yield self.manifest
             return
@@ -65,7 +65,7 @@ class TrainingSet:
 
     @property
     def training_info(self) -> dict[str, Any]:
-        """Entries of the training record: type of labels that are not text, unknown patients."""
+        """Return entries for the training record: label type, and whether patients are known."""
         label_type = {} if self.label_type == TEXT else {"label_type": self.label_type}
         return label_type | ({} if self.has_patients else {"has_patients": False})
 
@@ -169,7 +169,7 @@ def _check_length(name: str, values: Sequence[str], records: Sequence[ImageRecor
 
 
 def _records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
-    """Return records of images, those in memory by index, and whether patients are known."""
+    """Return the manifest, images in memory by record index, and whether patients are known."""
     if isinstance(X, Manifest):
         return replace(X, warnings=()), {}, True  # they were shown when it was read
     if is_dataframe(X):
@@ -179,7 +179,7 @@ def _records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
         return Manifest(tuple(items)), {}, True
     records, in_memory = [], {}
     for index, item in enumerate(items):
-        image = one_image(item, f"image {index}")
+        image = as_image_like(item, f"image {index}")
         if isinstance(image, MemoryImage):
             in_memory[index] = image
             name = f"image {index}"

@@ -272,7 +272,7 @@ def patch_images(
         if is_feature_file(record.display_image):
             return dict.fromkeys(own_patches, "")
         with open_image(record.display_image, record.mpp) as source:
-            offset = _moved_by(record, source)
+            offset = _with_score_shift(record, source)
             return {
                 p: jpeg_data_uri(_patch_image(source, gallery, p, offset), quality=85)
                 for p in own_patches
@@ -315,7 +315,7 @@ def draw_outline(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArr
     return np.asarray(image)
 
 
-def _moved_by(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
+def _with_score_shift(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
     """Return the offset from coordinates of a feature file to those of the image."""
     if record.image is None:
         return 0, 0

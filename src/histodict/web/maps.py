@@ -35,7 +35,7 @@ from ..evaluation.measures import PatchEvaluation
 from ..images.pixel_size import PixelSize
 from ..images.source import ImageSource, open_image
 from ..models import Model
-from ..models.inputs import mask_of, region_patch_mask
+from ..models.inputs import region_coverage, region_patch_mask
 from ..models.predictions import ImagePrediction, Prediction, RegionPrediction
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import COLOURS, NO_TISSUE, PatchMap
@@ -51,7 +51,7 @@ from .schema import Overlap
 from .workspace import DamagedFileError, log_once, read_fields, short_id
 
 _MAX_OUTLINES = 400
-_VERSION = 8  # of the stored files; increase it when their content changes
+_FORMAT_VERSION = 8  # of the stored files; increase it when their content changes
 _METADATA: dict[str, Any] = {
     "answer": object,
     "is_uncertain": bool,
@@ -91,7 +91,9 @@ def compute_prediction(
     values = prediction_to_json(prediction) | {"version": short_id(repr(state))}
     if prediction.patch_map is not None:  # before the prediction that refers to it
         prediction.patch_map.save(_file(folder, record, "npz"))
-    write_checked_json(_file(folder, record, "json"), values | {"form": _VERSION, "of": state})
+    write_checked_json(
+        _file(folder, record, "json"), values | {"format_version": _FORMAT_VERSION, "state": state}
+    )
     return values
 
 
@@ -143,9 +145,9 @@ def load_prediction(
     except DamagedFileError as error:
         log_once(f"{error}: the prediction is computed again")
         prediction = {}
-    is_present = prediction.pop("form", None) == _VERSION and prediction.pop("of", None) == _state(
-        record, mpp
-    )
+    is_present = prediction.pop("format_version", None) == _FORMAT_VERSION and prediction.pop(
+        "state", None
+    ) == _state(record, mpp)
     return prediction if is_present else None
 
 
@@ -410,7 +412,7 @@ def true_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
     """Return rings (x, y, x, y, …) around the regions of the record's mask, for this image size."""
     side = max(1.0, max(size) / _MAX_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
-    is_region = mask_of(record, "").coverage(x, y, side) >= MIN_OVERLAP
+    is_region = region_coverage(record, "").coverage(x, y, side) >= MIN_OVERLAP
     return [
         np.minimum(ring * side, size).ravel().tolist()
         for polygon in RegionBorders(is_region.astype(np.int32)).polygons(1)
