@@ -21,7 +21,7 @@ _PLOTTED = [*METHODS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the a
 _MARKERS = "oo*sssD^vPXhhp"
 _INTRODUCTION = """# Comparison of methods that learn concepts without labels
 
-This page compares the similarity of concepts between patients.
+This page compares how similar concepts are between patients.
 [Concepts without labels](concepts-without-labels.md) has the conclusions. Commands:
 
 ```
@@ -42,15 +42,15 @@ encoded with 8 of them (orthogonal matching pursuit).
 - *explained*: explained variance of the patches of the other half of the patients.
 - *halves*: similarity of the atoms of the two halves: mean |cos| of a one-to-one matching. Random
   directions with the covariance of the features have {chance}.
-- *other organ*: the same, with atoms learnt from the other of the two organs. Only similarity above
-  this value is specific to the organ.
-- *accuracy*: balanced accuracy, on the other half, of a logistic regression on the mean codes of an
-  image, by sign.
+- *other organ*: the same, with atoms fitted to the other organ. Only similarity above this value is
+  specific to the organ.
+- *accuracy*: balanced accuracy, on the other half, of logistic regression on mean positive and
+  negative codes.
 
-ODL is online dictionary learning with the l1 penalty λ. DFDL has {n_atoms} atoms over both classes
-and uses the labels of its half. NMF uses features that are not centred. The TopK
-autoencoder is initialised with samples and trained until its error stops decreasing, or for 150
-epochs.
+ODL is online dictionary learning with the l1 penalty λ. Axis-anchored atoms are pulled to axes of
+the feature space with strength *pull* (default 1). DFDL uses labels. NMF uses features that are not
+centred. The TopK autoencoder is initialised with samples and trained until its error stops
+decreasing, or for 150 epochs.
 
 ![Explained variance and similarity between halves of the patients]({name}.png)
 """
@@ -134,7 +134,7 @@ def _few(rows: Rows) -> str:
         cells = [_mean(_of(rows, name, learner), f"concepts from {n}") for name, n in shown]
         lines.append(_line([f"usage of concepts, {learner}", *cells]))
     plain = [_mean(_of(rows, name, learners[-1]), f"vectors from {n}") for name, n in shown]
-    lines.append(_line([f"mean feature vector, splits of {learners[-1]}", *plain]))
+    lines.append(_line(["mean feature vector", *plain]))
     return "\n".join(lines) + "\n"
 
 
