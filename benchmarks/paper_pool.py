@@ -30,7 +30,7 @@ from histodict.models.image_pipeline import WholeImagePipeline
 from histodict.paper import Choice, Setting
 from histodict.paper.accuracy import training_sizes
 from histodict.paper.image_sets import load_datasets
-from histodict.paper.setting import LEARNERS
+from histodict.paper.setting import DICTIONARY_METHODS
 from histodict.utils.cache import ArrayCache
 from histodict.utils.parallel import ExecutionOptions
 
@@ -75,7 +75,9 @@ def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
     steps = setting.sizes.patches if what == "training-patches" else setting.sizes.bases
     plans = {
         f"{method} {size}": setting.plan(method, **{SWEEPS[what]: size})
-        for method in setting.choose_methods(LEARNERS, LEARNERS, "these have such sizes")
+        for method in setting.choose_methods(
+            DICTIONARY_METHODS, DICTIONARY_METHODS, "these have such sizes"
+        )
         for size in steps
     }
     return setting.tasks(plans, setting.splits)
@@ -106,7 +108,7 @@ class Training:
             if (task.method, task.split.name) == (self.method, self.split)
         )
         train_test = task.run(setting.images, setting.work)
-        if self.what == "accuracy" and self.method in LEARNERS:
+        if self.what == "accuracy" and self.method in DICTIONARY_METHODS:
             learner = _StoringModel(train_test.model, task, setting)
             train_test = TrainTestRun(learner, train_test.train, train_test.test, train_test.adapts)
         output = RunCache((setting.folder / "runs").absolute()).run(train_test)

@@ -258,7 +258,9 @@ def bases_block(tables: ReproduceTables) -> str:
     for name, rows in closest.items():
         methods = in_order(row["method"] for row in rows)
         similarity[name] = {
-            m: median(float(row["closest_other"]) for row in rows if row["method"] == m)
+            m: median(
+                float(row["max_cosine_to_other_classes"]) for row in rows if row["method"] == m
+            )
             for m in methods
         }
     table = [

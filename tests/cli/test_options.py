@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import histodict
 from histodict.cli import _GROUPS, app
-from histodict.cli.image_options import ImageOptions, SplitDataOptions, parse_pairs, whole_numbers
+from histodict.cli.image_options import ImageOptions, SplitDataOptions, parse_integers, parse_pairs
 from histodict.cli.options import flatten_options
 
 COMMANDS = [command for group in _GROUPS.values() for command in group]
@@ -128,9 +128,9 @@ def test_invalid_pairs_are_quoted():
     assert parse_pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(ValueError, match="--set a: write it as NAME=VALUE"):
         parse_pairs("--set", ["a"])
-    assert whole_numbers("--seeds", "1,2") == [1, 2]
+    assert parse_integers("--seeds", "1,2") == [1, 2]
     with pytest.raises(ValueError, match="--seeds 1,x: write whole numbers"):
-        whole_numbers("--seeds", "1,x")
+        parse_integers("--seeds", "1,x")
 
 
 def test_help_paragraphs_are_wrapped_by_the_terminal_only():

@@ -30,16 +30,16 @@ from histodict.paper import (
 )
 from histodict.paper import setting as published
 from histodict.paper.accuracy import theta_rates, training_sizes
-from histodict.paper.codes import closest_other
+from histodict.paper.codes import max_cosine_to_other_classes
 from histodict.paper.complexity import (
     OPERATIONS,
     PAPER_PROBLEM,
     count_operations,
-    planted_samples,
     scientific,
+    synthetic_samples,
 )
 from histodict.paper.image_sets import Dataset
-from histodict.paper.setting import COMPARED, NotPossibleError, Problem, few_images
+from histodict.paper.setting import COMPARED_METHODS, NotPossibleError, Problem, limit_images
 from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import read_checked_json
 
@@ -164,7 +164,7 @@ def test_numbers_are_formatted_as_in_the_paper():
 
 
 def test_timing_samples_are_unit_vectors_of_all_classes():
-    X, y = planted_samples(TINY.timed, 0)
+    X, y = synthetic_samples(TINY.timed, 0)
     assert X.shape == (80, 30) and X.dtype == np.float32
     assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
     assert np.bincount(y).tolist() == [40, 40]
@@ -183,9 +183,9 @@ def test_error_rates_over_theta():
 
 def test_atoms_shared_by_classes_are_found():
     D = np.eye(12).reshape(3, 4, 12)
-    assert (closest_other(D) == 0).all()
+    assert (max_cosine_to_other_classes(D) == 0).all()
     D[2, 1] = -D[0, 3]
-    found = closest_other(D)
+    found = max_cosine_to_other_classes(D)
     assert found[0, 3] == found[2, 1] == 1 and found.sum() == 2
 
 
@@ -196,15 +196,15 @@ def records(*rows: tuple[str, str]) -> Manifest:
 
 def test_few_images_are_from_many_patients():
     manifest = records(*[("a", "p")] * 5, ("a", "q"), ("a", "r"), ("b", "p"))
-    stored = few_images(manifest, 3)
+    stored = limit_images(manifest, 3)
     assert sorted(zip(stored.labels, stored.patients, strict=True)) == [
         ("a", "p"),
         ("a", "q"),
         ("a", "r"),
         ("b", "p"),
     ]
-    assert few_images(manifest, None) is manifest
-    assert few_images(manifest, 4).patients.count("p") == 3
+    assert limit_images(manifest, None) is manifest
+    assert limit_images(manifest, 4).patients.count("p") == 3
 
 
 def many(n_patients: int = 30) -> Manifest:
@@ -263,7 +263,7 @@ def test_experiment_selects_suitable_methods():
     assert setting(many()).choose_methods(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
     with pytest.raises(NotPossibleError, match="why; choose from odl"):
         chosen.choose_methods((), ("odl",), "why")
-    assert set(COMPARED) == set(published.PAPER_NAMES)
+    assert set(COMPARED_METHODS) == set(published.PAPER_NAMES)
 
 
 # --- complete run -------------------------------------------------------------------------------
@@ -363,14 +363,14 @@ def test_roc_curves_include_the_operating_point(output):
     curves, points = table(folder / "roc.csv"), ours(table(folder / "roc-points.csv"))
     confusion = ours(table(folder / "confusion.csv"))
     for name in ("DFDL", "LC-KSVD", "Nayak's"):
-        own = [row for row in curves if row["method"] == name and row["moved"] == "θ"]
+        own = [row for row in curves if row["method"] == name and row["parameter"] == "θ"]
         values, alarm, miss = (
             np.array([float(row[key]) for row in own]) for key in ("value", "false_alarm", "miss")
         )
         assert (values == np.arange(101) / 100).all()
         assert (alarm[0], miss[0]) == (0, 1)
         assert (np.diff(alarm) >= 0).all() and (np.diff(miss) <= 0).all()
-        point = next(p for p in points if p["method"] == name and p["moved"] == "θ")
+        point = next(p for p in points if p["method"] == name and p["parameter"] == "θ")
         wrong = {
             row["truth"]: float(row["percent"]) / 100
             for row in confusion
@@ -378,7 +378,7 @@ def test_roc_curves_include_the_operating_point(output):
         }
         assert float(point["false_alarm"]) == pytest.approx(wrong["healthy"])
         assert float(point["miss"]) == pytest.approx(wrong["inflamed"])
-        own = [row for row in curves if row["method"] == name and row["moved"] == "m"]
+        own = [row for row in curves if row["method"] == name and row["parameter"] == "m"]
         assert [float(row["value"]) for row in own] == list(range(1, 21))
         assert (np.diff([float(row["miss"]) for row in own]) >= 0).all()
         assert (np.diff([float(row["false_alarm"]) for row in own]) <= 0).all()
@@ -474,8 +474,8 @@ def test_other_data_are_compared_with_the_published_values(output, tmp_path):
     assert [row["truth"] for row in confusion.rows[:4]] == ["UDH", "UDH", "DCIS", "DCIS"]
     (roc,) = reproduce("roc", tmp_path / "Breast", tmp_path, **small)
     rates = {(r["truth"], r["predicted"]): r["percent"] / 100 for r in confusion.rows[:4]}
-    assert roc.more["points"][0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
-    assert roc.more["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
+    assert roc.extra_tables["points"][0]["false_alarm"] == pytest.approx(rates["UDH", "DCIS"])
+    assert roc.extra_tables["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
     entry = read_checked_json(tmp_path / "breast" / "roc.json")
     assert "NO PATIENT" in entry["warnings"][0]
@@ -495,7 +495,7 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
     choice = Choice(methods=("dfdl",))
     made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, work=ExecutionOptions(1))
     assert [outcome.name for outcome in made] == ["roc", "complexity"]
-    assert {row["moved"] for row in made[0].rows} == {"m"}
+    assert {row["parameter"] for row in made[0].rows} == {"m"}
     with pytest.raises(NotPossibleError, match="have masks but no classes"):
         reproduce("accuracy", data, tmp_path, sizes=TINY)
 

@@ -61,7 +61,7 @@ def concepts(
         source = ConceptTrainingSet.from_records(
             _expand_feature_folders(images).list_images(), encoder, images.size
         )
-        dictionary, usage, is_new = _learn(source, n_concepts, seed, output, work)
+        dictionary, usage, is_new = _learn_or_load(source, n_concepts, seed, output, work)
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():
         warn(source.describe_size_differences())
@@ -74,7 +74,7 @@ def concepts(
     typer.echo(
         f"{len(dictionary.atoms)} concepts, {origin} {pluralize(len(usage.patches), 'image')}"
     )
-    for line in _describe(summary):
+    for line in _describe_summary(summary):
         typer.echo(line)
     typer.echo(f"Names: fill in the column name of {output / 'concepts.csv'}")
 
@@ -90,10 +90,10 @@ def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
     return replace(images, paths=paths)
 
 
-def _learn(
+def _learn_or_load(
     source: ConceptTrainingSet, n_concepts: int, seed: int, output: Path, work: ExecutionCliOptions
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Return concepts, usage and whether they are new; load them if the folder has them."""
+    """Load or compute concepts and usage; return them and whether they were computed."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -163,8 +163,8 @@ def _write_tables(
     return summary
 
 
-def _describe(summary: dict[str, Any]) -> list[str]:
-    """Describe the summary statistics in sentences."""
+def _describe_summary(summary: dict[str, Any]) -> list[str]:
+    """Return the summary statistics as sentences."""
     lines = []
     if summary["recurrence"] is None:
         lines.append("Recurrence in other patients: unknown, as it needs four or more patients")

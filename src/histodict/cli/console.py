@@ -36,7 +36,7 @@ signals: list[int] = []  # received by this process; any error after one is a co
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print user errors on one line and exit with status 2; print warnings on one line.
+    """Print warnings and user errors on one line; exit with status 2 after an error.
 
     After a signal, the error is raised unchanged.
     """
@@ -49,10 +49,10 @@ def report_errors() -> Iterator[None]:
         message = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        message = f"the system ended a worker process. {_with_less()}"
+        message = f"the system ended a worker process. {_with_memory_hint()}"
         cause = error
     except MemoryError as error:
-        message = f"not enough memory: {str(error) or _with_less()}"
+        message = f"not enough memory: {str(error) or _with_memory_hint()}"
         cause = error
     else:
         return
@@ -64,27 +64,24 @@ def report_errors() -> Iterator[None]:
     raise typer.Exit(2) from cause
 
 
-_messages: dict[str, Progress] = {}  # latest progress of each stage
+_latest_progress: dict[str, Progress] = {}  # latest progress of each stage
 _resume_hint: list[str] = []  # work that the same command skips when run again
 
 
 def reset_state() -> None:
-    """Forget the progress and resume hint of an earlier command.
-
-    Characters that standard output cannot encode are printed as escapes.
-    """
-    _messages.clear()
+    """Clear progress and resume hint of an earlier command, and escape unencodable output."""
+    _latest_progress.clear()
     _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def set_resume_hint(what: str = "finished images or runs") -> None:
-    """Announce that the same command resumes where it is stopped; `what` is reused."""
+    """Set the hint for interrupted commands: running them again reuses `what`."""
     _resume_hint[:] = [f"it reuses {what}"]
 
 
-def _with_less() -> str:
+def _with_memory_hint() -> str:
     text = "If memory is exhausted, run the same command with fewer --jobs"
     return "; ".join([text, *_resume_hint])
 
@@ -99,10 +96,10 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
     """
     from ..utils.progress import progress_bar
 
-    with progress_bar(weights, console=_errors(), transient=True) as show:
+    with progress_bar(weights, console=_error_console(), transient=True) as show:
 
         def show_progress(progress: Progress) -> None:
-            _messages[progress.stage] = progress
+            _latest_progress[progress.stage] = progress
             show(progress)
 
         yield show_progress
@@ -112,7 +109,7 @@ def report_interruption(by: str) -> None:
     """Print the signal, the progress so far and how to resume."""
     position = "; ".join(
         f"{STAGES.get(stage, stage)}: {progress.done} of {progress.total}"
-        for stage, progress in _messages.items()
+        for stage, progress in _latest_progress.items()
     )
     text = f"by {by}{f' ({position})' if position else ''}"
     hint = (
@@ -141,11 +138,11 @@ def check_html_file(output: Path) -> None:
 
 
 def _single_line(message: Warning | str, *location: Any, **more: Any) -> str:
-    """Format a warning on one line, without the source line that raised it."""
+    """Format a warning on one line, without its source location."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
-def exit_with_failures(failures: Iterable[str]) -> None:
+def print_failures_and_exit(failures: Iterable[str]) -> None:
     """Print the failures; exit with status 1 if there are any."""
     failures = list(failures)
     for failure in failures:
@@ -161,7 +158,7 @@ def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
     ]
 
 
-def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
+def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
     """Print the first ten failed files with their reasons, and exit with status 1.
 
     All failures are written to failures.csv in the folder of the results. File names are printed
@@ -180,11 +177,11 @@ def end_with_files(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
         (str(path), reason.replace(str(path.absolute()), str(path))) for path, reason in failures
     ]
     lines = [reason if reason.startswith(path) else f"{path}: {reason}" for path, reason in printed]
-    exit_with_failures(first_of(lines, f": see {table}"))
+    print_failures_and_exit(first_of(lines, f": see {table}"))
 
 
-def end_unprinted(error: OSError) -> NoReturn:
-    """End a command whose output cannot be printed (full disk, closed pipe)."""
+def exit_after_output_error(error: OSError) -> NoReturn:
+    """Exit after an error in printing the output (full disk, closed pipe)."""
     reason = error.strerror or str(error)
     message = f"the output cannot be written ({reason}) and is incomplete"
     _write_line("[red]Error:[/]", message if error.filename is None else str(error))
@@ -214,7 +211,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @cache
-def _errors() -> Console:
+def _error_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
@@ -224,7 +221,7 @@ def _write_line(head: str, text: str) -> None:
     from rich.markup import escape
 
     with suppress(OSError):  # stderr may be closed, too
-        _errors().print(f"{head} {escape(printable(text))}", soft_wrap=True)
+        _error_console().print(f"{head} {escape(printable(text))}", soft_wrap=True)
 
 
 _SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -235,7 +232,7 @@ _WARNING_FILTER = "ignore:resource_tracker:UserWarning"
 
 
 class CommandInterrupted(KeyboardInterrupt):
-    """A signal, raised as an exception in the main thread so that open resources are closed."""
+    """Exception for a signal, raised in the main thread so that open resources are closed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -243,7 +240,7 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Make a command that receives a signal exit with status 128 plus its number."""
+    """Exit a command that receives a signal with status 128 plus the signal number."""
     reset_state()
     # Only the main thread can handle signals.
     if threading.current_thread() is not threading.main_thread():
@@ -251,7 +248,7 @@ def handle_signals() -> Iterator[None]:
         return
     # Signals ignored by the parent stay ignored: `nohup`, or Ctrl-C in the background.
     handled = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, _stop) for number in handled}
+    previous_handlers = {number: signal.signal(number, _raise_interrupted) for number in handled}
     reader, writer = socket.socketpair()  # a pipe would block on Windows
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -280,7 +277,7 @@ def handle_signals() -> Iterator[None]:
             signal.signal(number, action)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _raise_interrupted(number: int, frame: FrameType | None) -> None:
     signals.append(number)
     raise CommandInterrupted(number)
 
@@ -292,7 +289,7 @@ def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
 
 
 def _force_exit(reader: socket.socket, reported: threading.Event) -> None:
-    """End the process if it has not ended by itself some seconds after a signal.
+    """Terminate the process if it is still running some seconds after a signal.
 
     The main thread receives a signal only between two steps of Python, which may be minutes apart,
     and may wait for threads on exit. Child processes end with this process.

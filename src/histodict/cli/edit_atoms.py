@@ -18,7 +18,7 @@ from .console import (
     report_errors,
     warn,
 )
-from .image_options import ImageOptions, PredictionInputOptions, warn_of_records
+from .image_options import ImageOptions, PredictionInputOptions, warn_of_assumed_sizes
 from .options import (
     INPUT,
     MODEL,
@@ -98,8 +98,8 @@ class EditOptions:
         ),
     ] = None
 
-    def wanted(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Return atom selectors with their changes; names come first, for use in selectors."""
+    def atom_changes(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        """Return (atom selector, changes) pairs; names first, as later selectors may use them."""
         from ..decision.atom_annotations import check_name
 
         changes: list[tuple[str, dict[str, Any]]] = []
@@ -128,7 +128,7 @@ class EditOptions:
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images on which the changes are shown; their options also apply to --refit-rule."""
+    """Images for a preview of the changes; their options also apply to --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -149,7 +149,7 @@ class PreviewOptions:
 
     @property
     def images(self) -> ImageOptions:
-        """Options of the images that --show names."""
+        """Options of the images given with --show."""
         paths = [self.show] if self.show else []
         return ImageOptions(paths, mpp=self.mpp, features=self.features)
 
@@ -184,9 +184,9 @@ def edit(
                 raise ValueError(f"{output}: is the input model; choose another output file")
         model = model_options.load(jobs)
         base_model = select_member(model, member).model_
-        labels = labels_of(base_model, model.class_names_)
+        labels = list_atom_labels(base_model, model.class_names_)
         notes = base_model.atom_annotations
-        for atoms, values in changes.wanted(labels):
+        for atoms, values in changes.atom_changes(labels):
             notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
         changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
@@ -215,8 +215,8 @@ def edit(
         typer.echo(f"Wrote {output}")
 
 
-def labels_of(own: Any, classes: list[str]) -> list[str]:
-    """Return "CLASS:NUMBER" of every atom of a fitted model."""
+def list_atom_labels(own: Any, classes: list[str]) -> list[str]:
+    """Return the label "CLASS:NUMBER" of every atom of a fitted model."""
     from ..decision.atom_annotations import atom_labels
 
     atoms = own.atoms()
@@ -241,7 +241,7 @@ def _compare_predictions(
 ) -> list[dict[str, Any]]:
     """Return the predictions of both models per image, with the true class if known."""
     rows: list[dict[str, Any]] = []
-    warn_of_records(before, records, default_size)
+    warn_of_assumed_sizes(before, records, default_size)
     with progress_bars() as callback:
         for record in records:
             size = default_size.with_table(record.mpp)
@@ -340,7 +340,7 @@ def explain(
             note_replaced(output)
         model, size_option = model_options.load(jobs), images.size
         records = images.list_images()
-        warn_of_records(model, records, size_option)
+        warn_of_assumed_sizes(model, records, size_option)
         explanations = []
         with progress_bars() as callback:
             for record in records:

@@ -10,7 +10,7 @@ import typer
 
 from ..utils.files import check_disk_space, check_writable_folder
 from .console import (
-    exit_with_failures,
+    print_failures_and_exit,
     print_json,
     print_table,
     progress_bars,
@@ -21,12 +21,12 @@ from .console import (
 from .image_options import (
     RegionTrainingOptions,
     chosen_preset,
-    one_region,
+    parse_integers,
     parse_pairs,
     set_positive_class,
+    single_region,
     warn_of_confounders,
     warn_of_masks,
-    whole_numbers,
 )
 from .options import (
     ADVANCED,
@@ -90,14 +90,16 @@ class MethodsOptions:
         named = named if region else self.preset
         preset = chosen_preset(named, settings, methods, regions=bool(region), features=features)
         names = (
-            self.methods.split(",") if self.methods else self._defaults(region, preset, features)
+            self.methods.split(",")
+            if self.methods
+            else self._default_methods(region, preset, features)
         )
         if region is None:
             preset = self.preset or ("precomputed" if features else "fast")
         return choose_plans(names, preset, settings, region)
 
-    def _defaults(self, region: str | None, preset: str, features: Path | None) -> list[str]:
-        """Return the methods that are compared by default."""
+    def _default_methods(self, region: str | None, preset: str, features: Path | None) -> list[str]:
+        """Return the names of the methods that are compared by default."""
         if region is None:
             simple = "mean-logistic" if features else "lbp-colour"
             return [preset if self.preset is None else "dfdl", simple]
@@ -146,7 +148,7 @@ class ProtocolOptions:
         from ..evaluation import choose_splits
         from ..model_selection.splits import shared_patients
 
-        sizes = whole_numbers("--per-class", self.per_class)
+        sizes = parse_integers("--per-class", self.per_class)
         by = "image" if self.by_image else "patient"
         splits = choose_splits(manifest, self.protocol, self.folds, self.repeats, sizes, by)
         shared = {patient for split in splits for patient in shared_patients(manifest, split)}
@@ -170,18 +172,18 @@ class LabelledDataOptions(RegionTrainingOptions):
     def select(self, manifest: Manifest) -> Manifest:
         """Select images for the task: with a positive class, or parts of annotated images."""
         manifest = self.split_by_annotation(manifest)
-        if one_region(self.regions) is None:
+        if single_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)
         if self.positive is not None:
             raise ValueError("--positive cannot be combined with --regions, which names the class")
         return manifest
 
     def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
-        """Read the images; for regions, label each by whether it shows any."""
+        """Read the images; for regions, label each image by whether it contains a region."""
         from ..models.region_detector import labelled_by_region
 
         manifest = super().read(recipes, whole_paths=whole_paths)
-        region = one_region(self.regions)
+        region = single_region(self.regions)
         if region is None:
             warn_of_masks(manifest)
             return manifest
@@ -222,14 +224,14 @@ def evaluate(
         check_writable_folder(output)
         check_disk_space(output, _REPORT_BYTES)
         plans = compared.plans(data.regions, data.features)
-        region = one_region(data.regions)
+        region = single_region(data.regions)
         recipes = [recipe for plan in plans.values() for recipe in plan.recipes]
         for recipe in recipes:
             check_installed(recipe.features)
         manifest = data.read(recipes, whole_paths=work.cluster is not None)
         splits = protocol.splits(manifest)
         warn_of_confounders(manifest)
-        seeds = whole_numbers("--seeds", protocol.seeds)
+        seeds = parse_integers("--seeds", protocol.seeds)
         set_resume_hint("finished trainings")
         with work.begin(cache) as execution:
             evaluation = run_evaluation(
@@ -245,7 +247,7 @@ def evaluate(
     else:
         _print_evaluation(evaluation, selection_text(evaluation))
         typer.echo(f"See {output / 'report.html'}")
-    exit_with_failures(
+    print_failures_and_exit(
         f"{f.task.method}, {f.task.split.name}: {f.error}" for f in evaluation.failures
     )
 
@@ -376,4 +378,4 @@ def _print_outcomes(outcomes: list[Outcome], output: Path) -> None:
     for outcome in outcomes:
         typer.echo(f"{outcome.title}\n{outcome.text}")
     typer.echo(f"See {output / 'index.html'}")
-    exit_with_failures(line for outcome in outcomes for line in outcome.failures)
+    print_failures_and_exit(line for outcome in outcomes for line in outcome.failures)

@@ -10,7 +10,13 @@ import typer
 from ..utils.files import check_writable_folder
 from ..utils.text_io import pluralize, printable
 from ..utils.validation import load_optional
-from .console import end_with_files, failure_rows, print_json, report_errors, set_resume_hint
+from .console import (
+    failure_rows,
+    print_json,
+    report_errors,
+    set_resume_hint,
+    write_failures_and_exit,
+)
 from .image_options import PixelInputOptions, parse_pairs
 from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput, SettingOption
 
@@ -75,4 +81,4 @@ def _print_result(result: ExtractionResult, output: Path, as_json: bool) -> None
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
         where = f" in {result.files[0].parent}" if result.files else ""
         typer.echo(f"{pluralize(len(result.files), 'feature file')}{where}{skipped}")
-    end_with_files(result.failures, output)
+    write_failures_and_exit(result.failures, output)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Set the positive class to the given one, or guess it from the names and report it."""
+    """Set the positive class, or guess it from the class names and print the guess."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -53,7 +53,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def region_names(regions: str | None) -> list[str]:
-    """Return the classes that --regions names, separated by commas."""
+    """Split the value of --regions into class names."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name a class")
@@ -62,8 +62,8 @@ def region_names(regions: str | None) -> list[str]:
     return names
 
 
-def one_region(regions: str | None) -> str | None:
-    """Return the only region class; None without one or with several."""
+def single_region(regions: str | None) -> str | None:
+    """Return the region class; None if there are none or several."""
     names = region_names(regions)
     return names[0] if len(names) == 1 else None
 
@@ -76,7 +76,7 @@ def chosen_preset(
     regions: bool,
     features: Path | None,
 ) -> str:
-    """Return the given preset, or choose one and report the choice.
+    """Return the preset given by the user, or choose one and print the choice.
 
     A method without a preset gets a single model of that method.
 
@@ -108,8 +108,8 @@ def chosen_preset(
     return "pixels"
 
 
-def images_or_features(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of the images, or of the feature files of the same names."""
+def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
+    """Return records of the images, or of the feature files with the same names."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
@@ -118,7 +118,7 @@ def images_or_features(images: Sequence[Path], features: Path | None) -> Sequenc
 
 
 def suggest_feature_folder(folders: Sequence[Path]) -> str:
-    """Return a hint on how to name feature files; empty if the folders have none."""
+    """Return a hint on options for feature files; empty if the folders contain none."""
     from ..precomputed.feature_file import is_feature_file
 
     for folder in folders:
@@ -130,7 +130,7 @@ def suggest_feature_folder(folders: Sequence[Path]) -> str:
     return ""
 
 
-def in_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
+def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
     """Return the rows of one split; all rows if `split` is None."""
     if split is None:
         return manifest
@@ -192,14 +192,14 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
             )
 
 
-def warn_of_skipped(reasons: list[str], n_images: int) -> None:
-    """Warn about images that were left out, with the reasons."""
+def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
+    """Warn about skipped images, with the reasons."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
-def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
+def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
     """Warn once about the pixel sizes of all images of a run."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
@@ -210,16 +210,16 @@ def warn_of_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
         warn(warning)
 
 
-def warn_of_records(
+def warn_of_assumed_sizes(
     model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
 ) -> None:
     """Warn about pixel sizes before any image is read; `default_size` applies to all images."""
     sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
-    warn_of_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
+    warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
-    """Parse pairs_text "NAME=VALUE" into a dictionary."""
+    """Parse texts "NAME=VALUE" into a dictionary."""
     pairs = {}
     for text in pairs_text or []:
         name, sign, value = text.partition("=")
@@ -229,7 +229,7 @@ def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
+def parse_integers(option: str, text: str) -> list[int]:
     """Parse integers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
@@ -277,7 +277,7 @@ class DataOptions:
     allow_missing_chunks: AllowMissingOption = False
 
     def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
-        """Read the images and print warnings; unusable images are refused or skipped.
+        """Read the images and print warnings; unusable images raise an error or are skipped.
 
         Parameters
         ----------
@@ -288,17 +288,19 @@ class DataOptions:
         from ..precomputed.formats import check_libraries
 
         check_sizes(self.mpp, self.override_mpp)
-        manifest = self.select(self.listed(self.data.absolute() if whole_paths else self.data))
+        manifest = self.select(
+            self.list_labelled_images(self.data.absolute() if whole_paths else self.data)
+        )
         check_libraries(record.path for record in manifest.records)
         for warning in manifest.warnings:
             warn(warning)
         manifest = with_pixel_size(manifest, self.mpp, self.override_mpp)
-        manifest = self._usable(manifest, recipes)
+        manifest = self._check_usability(manifest, recipes)
         for warning in check_duplicates_by_content(manifest):
             warn(warning)
         return manifest
 
-    def listed(self, source: Path) -> Manifest:
+    def list_labelled_images(self, source: Path) -> Manifest:
         """Read the list of images from a folder or table."""
         from ..datasets.manifest import read_manifest
 
@@ -311,10 +313,10 @@ class DataOptions:
         )
 
     def _feature_folder(self, source: Path) -> Path | None:
-        """Return the folder of feature files; absolute if the paths of the images are."""
+        """Return the folder of feature files; as absolute path if `source` is absolute."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
-    def _usable(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
+    def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
         from ..datasets.survey import check_readable, drop_unreadable
         from ..models.inputs import usability_check
 
@@ -324,7 +326,7 @@ class DataOptions:
                 check_readable(manifest.records, callback=callback, check=check).check()
                 return manifest
             usable, reasons = drop_unreadable(manifest, callback=callback, check=check)
-        warn_of_skipped(reasons, len(manifest.records))
+        warn_of_skipped_images(reasons, len(manifest.records))
         return usable
 
     def select(self, manifest: Manifest) -> Manifest:
@@ -339,13 +341,13 @@ class AnnotatedDataOptions(DataOptions):
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
-    def listed(self, source: Path) -> Manifest:
+    def list_labelled_images(self, source: Path) -> Manifest:
         """Read the list of images, with their annotations if given."""
         from ..datasets.annotated import read_images, with_annotations
 
         check_coordinates(self.coordinates, self.annotations)
         if self.annotations is None:
-            return super().listed(source)
+            return super().list_labelled_images(source)
         annotations = self.annotations.absolute() if source.is_absolute() else self.annotations
         columns = parse_pairs("--column", self.column)
         images = read_images(source, columns, features=self._feature_folder(source))
@@ -354,13 +356,13 @@ class AnnotatedDataOptions(DataOptions):
 
 @dataclass(frozen=True)
 class SplitDataOptions(AnnotatedDataOptions):
-    """Images of a trained model, or those of one split."""
+    """Labelled images for a trained model, optionally of a single split."""
 
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
         """Select the images of the split."""
-        return in_split(manifest, self.data, self.split)
+        return select_split(manifest, self.data, self.split)
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
     regions: RegionsOption = None
 
-    def listed(self, source: Path) -> Manifest:
+    def list_labelled_images(self, source: Path) -> Manifest:
         """Read the list of images after checking the region classes."""
         names = region_names(self.regions)
         if self.annotations is None and len(names) > 1:
@@ -379,7 +381,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
             )
         if self.annotations is not None and not names:
             raise ValueError("--annotations needs --regions with the classes to train on")
-        return super().listed(source)
+        return super().list_labelled_images(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
         """Return the annotated parts of images if several classes are outlined, else the images."""
@@ -418,7 +420,7 @@ class PixelInputOptions:
 
     @property
     def size(self) -> PixelSizeOption:
-        """Pixel sizes that apply to all images."""
+        """Pixel size options that apply to all images."""
         from ..images.pixel_size import PixelSizeOption
 
         check_sizes(self.mpp, self.override_mpp)
@@ -446,9 +448,9 @@ class PixelInputOptions:
         if not tables and (self.column or self.split):
             raise ValueError("--column and --split need a CSV file among the images")
         warn_ignored_tables(self.paths)
-        listed = [record for table in tables for record in self._listed(table)]
+        listed_records = [record for table in tables for record in self._list_table(table)]
         images, left_out = list_input_images([path for path in self.paths if path not in tables])
-        if not images and not listed:
+        if not images and not listed_records:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"no images found in {names}{suggest_feature_folder(self.paths)}")
         images, redundant = one_per_slide(images)
@@ -459,17 +461,17 @@ class PixelInputOptions:
             names = truncated_list([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
             warn(f"skipped, as the format is not supported or the file is a mask: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
-        records = [*images_or_features(images, self.feature_folder), *listed]
+        records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
         return list({_resolved_path(record.path): record for record in records}.values())
 
-    def _listed(self, table: Path) -> Sequence[ImageRecord]:
-        """Return the images of a CSV; print its warnings only if the images are labelled."""
+    def _list_table(self, table: Path) -> Sequence[ImageRecord]:
+        """Read the images of a CSV file; print its warnings if the images are labelled."""
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
         manifest = read_manifest(table, columns, labelled=False, features=self.feature_folder)
-        records = in_split(manifest, table, self.split).records
+        records = select_split(manifest, table, self.split).records
         if any(record.label or record.is_mapped for record in records):
             for warning in manifest.warnings:
                 warn(warning)
@@ -477,7 +479,7 @@ class PixelInputOptions:
 
 
 def _resolved_path(path: Path) -> str:
-    """Return the resolved path; the path itself for a dangling link or a link to a device."""
+    """Return the resolved path; the absolute path for a dangling link or a device."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())
 
@@ -521,10 +523,10 @@ class PredictionInputOptions(ImageOptions):
     def list_images(self) -> list[ImageRecord]:
         """Return the images with annotations and regions of interest."""
         check_coordinates(self.coordinates, self.annotations, self.within)
-        return self._restricted(self._annotation_input(super().list_images()))
+        return self._with_region_of_interest(self._with_annotations(super().list_images()))
 
-    def _annotation_input(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Add the annotations that predictions are scored against."""
+    def _with_annotations(self, records: list[ImageRecord]) -> list[ImageRecord]:
+        """Add annotations to the records, for scores of the predictions."""
         from ..datasets.annotated import with_annotations
         from ..datasets.manifest import Manifest
 
@@ -542,8 +544,8 @@ class PredictionInputOptions(ImageOptions):
             warn(warning)
         return list(manifest.records)
 
-    def _restricted(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Add the regions of interest."""
+    def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
+        """Add regions of interest to the records."""
         from ..annotations.annotation_file import AnnotationFile
         from ..datasets.annotated import match_annotations
 

@@ -19,7 +19,7 @@ from .console import (
     set_resume_hint,
     warn,
 )
-from .image_options import SplitDataOptions, warn_of_records
+from .image_options import SplitDataOptions, warn_of_assumed_sizes
 from .options import (
     ADVANCED,
     INPUT,
@@ -160,7 +160,7 @@ def atoms(
         manifest = data.read(model.recipes)
         if data.annotations is not None and not member.finds_regions:
             manifest = split_by_annotation(manifest, member.class_names_)
-        warn_of_records(member, manifest.records, PixelSizeOption())
+        warn_of_assumed_sizes(member, manifest.records, PixelSizeOption())
         with progress_bars() as callback:
             report = collect_atom_report(
                 member,
@@ -188,14 +188,16 @@ def atoms(
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         content = {"page": str(output)} | to_json_dict(report, names)
-        print_json(content | _members_content(confounded_of_members))
+        print_json(content | _confounded_members_to_json(confounded_of_members))
         return
     shown = sum(len(use.atoms) for use in report.classes)
     typer.echo(f"{shown} atoms, from {len(report.labels)} patches. Open {output}")
 
 
-def _members_content(confounded_of_members: dict[int, list[AtomStatistics]]) -> dict[str, Any]:
-    """Return the labels of confounded atoms of the other base models as JSON values."""
+def _confounded_members_to_json(
+    confounded_of_members: dict[int, list[AtomStatistics]],
+) -> dict[str, Any]:
+    """Return the labels of confounded atoms of other base models as JSON values."""
     if not confounded_of_members:
         return {}
     labels = {

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..utils.missing_chunks import allow_missing_chunks
 from ..utils.text_io import pluralize
 from ..utils.validation import hints_for, load_optional
-from .console import end_unprinted, handle_signals, progress_bars, report_errors
+from .console import exit_after_output_error, handle_signals, progress_bars, report_errors
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -41,7 +41,7 @@ class Command(TyperCommand):
     """Command whose help lists its options in sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line, with arguments as plain names."""
+        """Return the elements of the usage line, with arguments as plain names."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -75,14 +75,14 @@ class Commands(TyperGroup):
                 if sys.stdout is not None:  # it may be closed
                     sys.stdout.flush()
         except OSError as error:
-            end_unprinted(error)
+            exit_after_output_error(error)
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the application; print a one-line error if the output cannot be written."""
         try:
             return super().main(*args, **options)
         except OSError as error:
-            end_unprinted(error)
+            exit_after_output_error(error)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands, one section per group."""
@@ -107,10 +107,10 @@ class Commands(TyperGroup):
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its dataclass parameters as parameters."""
+    """Return the command with each dataclass parameter replaced by the fields of its class."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: h for name, h in hints.items() if is_dataclass(h)}
-    parameters = _parameters(command)
+    parameters = _flat_parameters(command)
 
     @wraps(command)
     def run(**arguments: Any) -> None:
@@ -131,14 +131,14 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _parameters(call: Any) -> list[Parameter]:
-    """Return the parameters of a command or dataclass, with nested dataclasses flattened."""
+def _flat_parameters(call: Any) -> list[Parameter]:
+    """Return the parameters of a command or dataclass, including those of nested dataclasses."""
     hints = get_type_hints(call, include_extras=True)
     parameters = []
     for parameter in signature(call).parameters.values():
         hint = hints[parameter.name]
         single = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
-        parameters += _parameters(hint) if is_dataclass(hint) else [single]
+        parameters += _flat_parameters(hint) if is_dataclass(hint) else [single]
     return parameters
 
 
@@ -324,7 +324,7 @@ class ModelOptions:
     trust_weights: TrustOption = False
 
     def load(self, jobs: int | None) -> Model:
-        """Load the model; raise an error if a package that it needs is not installed."""
+        """Load the model; raise an error if a required package is not installed."""
         from ..encoders import check_installed
         from ..models import load_model
 
@@ -335,7 +335,7 @@ class ModelOptions:
 
 
 def select_member(model: Model, number: int) -> Model:
-    """Return the N-th base model of an ensemble; a single model is returned as it is."""
+    """Return the N-th base model of an ensemble; a single model is returned unchanged."""
     n_members = model.n_estimators_
     if not 1 <= number <= n_members:
         raise ValueError(
@@ -367,7 +367,7 @@ class ExecutionCliOptions:
     ] = None
 
     def check_installed(self) -> None:
-        """Raise an error if the packages for a cluster are needed and not installed."""
+        """Raise an error if a cluster is requested and its packages are not installed."""
         if self.cluster is not None:
             load_optional("distributed", "cluster", "--cluster")
 
@@ -375,7 +375,7 @@ class ExecutionCliOptions:
     def begin(
         self, cache: Path | None = None, weights: Mapping[str, float] | None = None
     ) -> Iterator[ExecutionOptions]:
-        """Open the cluster and show progress bars until the context is left.
+        """Yield execution options with an open cluster, if requested, and progress bars.
 
         Parameters
         ----------
@@ -388,7 +388,7 @@ class ExecutionCliOptions:
             yield ExecutionOptions(self.jobs, cache, callback, executor)
 
     def _executor(self) -> AbstractContextManager[Executor | None]:
-        """Return the cluster; None stands for threads on this machine."""
+        """Return a context manager of the cluster's executor, or of None for local threads."""
         if self.cluster is None:
             return nullcontext()
         from ..utils.dask_executor import open_cluster

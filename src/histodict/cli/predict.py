@@ -12,15 +12,15 @@ import typer
 from ..utils.files import check_disk_space, check_writable_folder
 from ..utils.text_io import pluralize
 from .console import (
-    end_with_files,
     failure_rows,
     print_json,
     print_table,
     report_errors,
     set_resume_hint,
     warn,
+    write_failures_and_exit,
 )
-from .image_options import PredictionInputOptions, warn_of_quality, warn_of_sizes
+from .image_options import PredictionInputOptions, warn_of_pixel_sizes, warn_of_quality
 from .options import (
     ADVANCED,
     OUTPUT,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of the output for QuPath and AnnData."""
+    """Options for QuPath and AnnData output."""
 
     qupath_project: Annotated[
         bool,
@@ -67,7 +67,7 @@ class ExportOptions:
 
     @property
     def project_file(self) -> str:
-        """Path of the QuPath project, appended to the names of the tables."""
+        """Text with the path of the QuPath project, for the summary; empty without one."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
@@ -102,7 +102,7 @@ def predict(
         digest = _digest(model_options.model)
         model = model_options.load(work.jobs)
         result = _run(model, digest, images, output, exports, work)
-    summary = _counts(result)
+    summary = _format_label_counts(result)
     tables = f"{output / model.table}.csv{exports.project_file}"
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
@@ -113,8 +113,7 @@ def predict(
 def _digest(model: Path) -> str:
     """Return the digest of the model file.
 
-    It is computed before the model is loaded: a file that is replaced during loading does not
-    label the predictions of the loaded model.
+    Call it before loading the model, as the file may be replaced during loading.
     """
     import hashlib
 
@@ -137,7 +136,7 @@ def _run(
         raise ValueError("--atom-statistics needs --anndata")
     check_writable_folder(output)
     records = images.list_images()
-    check_disk_space(output, sum(_result_bytes(record.path, output) for record in records))
+    check_disk_space(output, sum(_estimate_result_bytes(record.path, output) for record in records))
     set_resume_hint("finished images")
     with work.begin() as execution:
         result = predict_images(
@@ -152,12 +151,12 @@ def _run(
             anndata=exports.anndata,
             atom_statistics=exports.atom_statistics,
         )
-    warn_of_sizes(model, [recorded_size(row) for row in result.rows])
+    warn_of_pixel_sizes(model, [recorded_size(row) for row in result.rows])
     warn_of_quality(result.rows)
     return result
 
 
-def _result_bytes(image: Path, output: Path) -> int:
+def _estimate_result_bytes(image: Path, output: Path) -> int:
     """Estimate the minimum size of the overlay, map and outlines of an image; 0 if they exist."""
     from ..batch import output_key
     from ..images.memory_image import estimated_bytes
@@ -169,7 +168,7 @@ def _result_bytes(image: Path, output: Path) -> int:
 def _print_predictions(
     result: RunResult, summary: str, output: Path, tables: str, as_json: bool
 ) -> None:
-    """Print the summary or JSON, then the failures, which set the exit status to 1."""
+    """Print the summary or JSON, and the failures; exit with status 1 after failures."""
     if as_json:
         content: dict[str, Any] = {"rows": result.rows, "regions": result.regions}
         content["failures"] = failure_rows(result.failures)
@@ -182,11 +181,11 @@ def _print_predictions(
             n_images = pluralize(result.n_from_earlier_runs, "image")
             typer.echo(f"The table also contains {n_images} of earlier runs")
         _print_scores(result)
-    end_with_files(result.failures, output)
+    write_failures_and_exit(result.failures, output)
 
 
 def _print_scores(result: RunResult) -> None:
-    """Print the scores of the predictions and warn about labels unknown to the model."""
+    """Print the scores, and warn about labels that are not classes of the model."""
     from ..datasets.record import describe_patients
 
     scores = result.scores
@@ -228,7 +227,7 @@ def _print_scores(result: RunResult) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
-    """Print a table of scores; for a tuned model also the scores of the untuned one."""
+    """Print a table of scores; for a tuned model, also scores before the tuning."""
     header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
@@ -254,8 +253,8 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
     return [name, value or "undefined", f"{low} to {high}" if low else ""]
 
 
-def _counts(result: RunResult) -> str:
-    """Count images by label, with uncertain ones last."""
+def _format_label_counts(result: RunResult) -> str:
+    """Format the number of images by label, such as "3 normal, 2 uncertain"."""
     from ..models.predictions import UNCERTAIN_LABEL
 
     counts = Counter(row["label"] for row in result.rows)

@@ -17,14 +17,14 @@ from .image_options import (
     ImageOptions,
     RegionTrainingOptions,
     chosen_preset,
-    in_split,
-    one_region,
     parse_pairs,
+    select_split,
     set_positive_class,
+    single_region,
     warn_of_confounders,
     warn_of_masks,
-    warn_of_sizes,
-    warn_of_skipped,
+    warn_of_pixel_sizes,
+    warn_of_skipped_images,
 )
 from .options import (
     ADVANCED,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ..models.recipe import Recipe
 
 
-_MANY_ATOMS, _MANY_VALUES = 1000, 1280  # assumed if the settings give no number
+_ASSUMED_ATOMS, _ASSUMED_VALUES = 1000, 1280  # assumed if the settings give no number
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ModelSettingsOptions:
         plan = self._plan(settings, regions is not None, features).parse_settings(settings)
         for recipe in plan.recipes:
             check_installed(recipe.features)
-        region = one_region(regions)
+        region = single_region(regions)
         return plan.build_model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
     def _plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
@@ -129,7 +129,7 @@ class ModelSettingsOptions:
         return Plan.named(name, self.method, regions=regions)
 
     def start(self, model: Model) -> Any:
-        """Return the model to resume from, of the same kind; None if there is none."""
+        """Return the model of --start-from after checking its kind; None without the option."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -144,13 +144,13 @@ class ModelSettingsOptions:
 
 @dataclass(frozen=True)
 class TrainOptions(RegionTrainingOptions):
-    """Training images, or those of one split."""
+    """Training images, optionally of a single split."""
 
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select the images of the split, then annotated parts."""
-        return self.split_by_annotation(in_split(manifest, self.data, self.split))
+        """Select the images of the split, then their annotated parts."""
+        return self.split_by_annotation(select_split(manifest, self.data, self.split))
 
 
 def train(
@@ -186,17 +186,17 @@ def train(
         note_replaced(output)
         model = learning.model(work.jobs, cache, data.regions, data.features)
         manifest = data.read(model.recipes, whole_paths=work.cluster is not None)
-        if one_region(data.regions) is None:
+        if single_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
         elif positive is not None:
             raise ValueError("--positive cannot be combined with --regions, which names the class")
-        check_disk_space(output, _model_bytes(model, len(manifest.classes)))
+        check_disk_space(output, _estimate_model_bytes(model, len(manifest.classes)))
         start = learning.start(model)
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
-        with work.begin(weights=_stages(model)) as execution:
+        with work.begin(weights=_training_stages(model)) as execution:
             model.fit(
                 manifest, callback=execution.callback, executor=execution.executor, start_from=start
             )
@@ -204,8 +204,8 @@ def train(
     _print_trained(model, output, time.perf_counter() - started, as_json)
 
 
-def _stages(model: Model) -> dict[str, float] | None:
-    """Return the stages of training with their weights; None if they are not known."""
+def _training_stages(model: Model) -> dict[str, float] | None:
+    """Return the relative durations of the training stages; None if unknown."""
     from ..utils.progress import ENSEMBLE_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
@@ -247,27 +247,27 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         "seconds": round(seconds, 1),
     }
     failed = {"failed_base_models": failures} if members else {}
-    print_json(content | failed | _threshold(model))
+    print_json(content | failed | _decision_parameters(model))
 
 
-def _threshold(model: Model) -> dict[str, Any]:
-    """Return the decision parameter by name: min_patches of regions, threshold of patches."""
+def _decision_parameters(model: Model) -> dict[str, Any]:
+    """Return `min_patches` of a region detector or `threshold` of a classifier, by name."""
     if model.finds_regions:
         return {"min_patches": model.min_patches_}
     return {"threshold": model.threshold} if model.recipe.is_patch_level else {}
 
 
-def _model_bytes(model: Model, n_classes: int) -> int:
-    """Estimate the size of the model file: the atoms of every member, in two arrays."""
+def _estimate_model_bytes(model: Model, n_classes: int) -> int:
+    """Estimate the size of the model file in bytes, as two arrays of atoms per base model."""
     from ..methods.registry import get_method
 
-    def of_one(recipe: Recipe) -> int:
+    def recipe_bytes(recipe: Recipe) -> int:
         method = get_method(recipe.method).make_estimator(recipe.method_parameters)
-        n_atoms = method.get_params().get("n_atoms") or _MANY_ATOMS
-        n_values = max(3 * recipe.patch_px**2, _MANY_VALUES)
+        n_atoms = method.get_params().get("n_atoms") or _ASSUMED_ATOMS
+        n_values = max(3 * recipe.patch_px**2, _ASSUMED_VALUES)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values
 
-    return 2**20 + sum(of_one(recipe) for recipe in model.recipes)
+    return 2**20 + sum(recipe_bytes(recipe) for recipe in model.recipes)
 
 
 if TYPE_CHECKING:
@@ -324,8 +324,8 @@ def adapt(
             )
         note_replaced(output)
         records = images.list_images()
-        scored_paths, scores, failures = _scores(model, records, images.size, skip_unreadable)
-        warn_of_skipped(failures, len(records))
+        scored_paths, scores, failures = _score_images(model, records, images.size, skip_unreadable)
+        warn_of_skipped_images(failures, len(records))
         adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)
         change = adapted.training_info_["tuning"][-1]
         if failures:
@@ -353,10 +353,10 @@ def _print_adapted(
     )
 
 
-def _scores(
+def _score_images(
     model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_unreadable: bool
 ) -> tuple[list[Path], list[float], list[str]]:
-    """Return the scored images, their scores and the reasons of skipped images."""
+    """Return paths of scored images, their scores, and error messages of skipped images."""
     from ..datasets.survey import ReadabilityReport, check_readable
     from ..images.file_types import ImageError
     from ..images.memory_image import estimated_bytes
@@ -380,7 +380,7 @@ def _scores(
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_unreadable:
         ReadabilityReport(len(images), failures).check()
-    warn_of_sizes(model, [prediction.size for prediction in predictions])
+    warn_of_pixel_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]
     return (

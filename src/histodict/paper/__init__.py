@@ -1,7 +1,7 @@
 """Experiments of the paper, by name.
 
-Each takes a `Setting` (data set, methods, sizes) and returns an `Outcome`: tables, text and a
-figure. `complexity` needs no data.
+Each experiment takes a `Setting` (data set, methods, sizes) and returns an `Outcome`: tables, text
+and a figure. The experiment `complexity` needs no data.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SYNTHETIC = "synthetic"
 ALL = "all"
 EXPERIMENT_NAMES = (*EXPERIMENTS, complexity.NAME, ALL)
 _PAGE = "index.html"
-_LEAD = (
+_INTRODUCTION = (
     "Made with histodict. Published figures are hollow and are from Vu, Mousavi, Monga, Rao, "
     "Rao, IEEE Transactions on Medical Imaging, 2016; the others were measured on other "
     "images."
@@ -96,7 +96,7 @@ def reproduce(
     data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
     sizes : FULL, as in the paper, or QUICK, for a preview in minutes
-    part : text that the names of tasks must contain, for data with several tasks
+    part : text by which tasks are selected: it must occur in their names
     choice : methods, preset, settings, repeats
     work : numbers of processes and threads, and progress
     """
@@ -107,20 +107,20 @@ def reproduce(
     output = Path(output)
     outcomes: list[Outcome] = []
     if experiment != complexity.NAME:
-        for dataset in _datasets(data, output, sizes, part):
+        for dataset in _load_datasets(data, output, sizes, part):
             folder = output / dataset.name
             work_here = replace(work, cache=folder / "cache")
             setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
-            for outcome in _run_on(setting, experiment):
+            for outcome in _run_experiments(setting, experiment):
                 outcomes.append(replace(outcome, warnings=dataset.warnings))
-                _write(outcomes[-1], output, dataset.name)
+                _write_outcome(outcomes[-1], output, dataset.name)
     if experiment in (complexity.NAME, ALL):
         outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
-        _write(outcomes[-1], output, "")
+        _write_outcome(outcomes[-1], output, "")
     return outcomes
 
 
-def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
+def _load_datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
     if data != SYNTHETIC:
         return load_datasets(data, part)
     n_patients, n_images, (width, height) = sizes.synthetic
@@ -131,7 +131,7 @@ def _datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) ->
     return [Dataset(SYNTHETIC, images, regions, region="inflamed")]
 
 
-def _run_on(setting: Setting, experiment: str) -> Iterator[Outcome]:
+def _run_experiments(setting: Setting, experiment: str) -> Iterator[Outcome]:
     for name, run_experiment in EXPERIMENTS.items():
         if experiment not in (name, ALL):
             continue
@@ -143,7 +143,7 @@ def _run_on(setting: Setting, experiment: str) -> Iterator[Outcome]:
 
 
 def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
-    """Return options whose progress has the experiment's name, so that each has its own bar."""
+    """Return options with the experiment's name in its progress stages, for separate bars."""
 
     def report(progress: Progress) -> None:
         name = STAGES.get(progress.stage, progress.stage).lower()
@@ -155,12 +155,12 @@ def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionO
 # --- files --------------------------------------------------------------------------------------
 
 
-def _write(outcome: Outcome, output: Path, dataset: str) -> None:
-    """Write an outcome; `dataset` is the name of its data set, empty if it needs no data."""
+def _write_outcome(outcome: Outcome, output: Path, dataset: str) -> None:
+    """Write figure, tables and metadata of an outcome; `dataset` is empty if it needs no data."""
     folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)
-    for suffix, rows in {"": outcome.rows, **outcome.more}.items():
+    for suffix, rows in {"": outcome.rows, **outcome.extra_tables}.items():
         table = folder / "-".join(filter(None, (outcome.name, suffix)))
         write_table(table, rows)
         files += [table.with_suffix(kind) for kind in (".csv", ".parquet")]
@@ -177,7 +177,11 @@ def _write(outcome: Outcome, output: Path, dataset: str) -> None:
         "version": version("histodict"),
     }
     write_checked_json(folder / f"{outcome.name}.json", entry)
-    content = {"title": "The paper's experiments", "lead": _LEAD, "entries": _entries(output)}
+    content = {
+        "title": "The paper's experiments",
+        "lead": _INTRODUCTION,
+        "entries": _page_entries(output),
+    }
     write_page(output / _PAGE, "paper/page.html.j2", content)
 
 
@@ -199,8 +203,8 @@ def _read_entry(file: Path) -> dict[str, Any] | None:
     return entry
 
 
-def _entries(output: Path) -> list[dict[str, Any]]:
-    """Return the page's entries of all experiments so far, by data set in the paper's order."""
+def _page_entries(output: Path) -> list[dict[str, Any]]:
+    """Return the page entries of all finished experiments, sorted by data set and experiment."""
     folders = [output, *sorted(path for path in output.iterdir() if path.is_dir())]
     files = [
         folder / f"{name}.json" for folder in folders for name in (*EXPERIMENTS, complexity.NAME)

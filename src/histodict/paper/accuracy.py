@@ -1,6 +1,6 @@
-"""Accuracy, confusion matrices, ROC curves and training sizes, beside the published figures.
+"""Experiments on accuracy, confusion, ROC curves and training sizes, with published results.
 
-Intervals are by patient.
+Confidence intervals are by patient.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..reports.html import INK
 from ..utils.text_io import Row
 from . import setting as published
 from .setting import (
-    CLASS_LEARNERS,
-    LEARNERS,
-    ON_PATCHES,
+    CLASS_DICTIONARY_METHODS,
+    DICTIONARY_METHODS,
     OURS,
+    PATCH_METHODS,
     NotPossibleError,
     Outcome,
     Setting,
-    accuracy_of,
+    accuracy_row,
     bar,
     by,
-    failures_of,
+    describe_failures,
     figure_grid,
     paper_name,
     rank,
@@ -53,7 +53,8 @@ def run_accuracy(setting: Setting) -> Outcome:
         setting.images, setting.compared(), setting.splits, setting.folder, work=setting.work
     )
     measured = [
-        setting.identifying_columns(method) | accuracy_of(evaluation, method, evaluation.sizes()[0])
+        setting.identifying_columns(method)
+        | accuracy_row(evaluation, method, evaluation.sizes()[0])
         for method in evaluation.methods
     ]
     rows = measured + published.accuracies()
@@ -68,7 +69,7 @@ def run_accuracy(setting: Setting) -> Outcome:
         rows=rows,
         text=", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in measured),
         draw=partial(_draw_accuracy, rows),
-        failures=failures_of(evaluation),
+        failures=describe_failures(evaluation),
     )
 
 
@@ -120,12 +121,12 @@ def run_confusion(setting: Setting) -> Outcome:
         rows=measured + published_rows,
         text="; ".join(f"{row['method']} {row['truth']} {row['percent']:.1f} %" for row in correct),
         draw=partial(_draw_confusion, measured + published_rows),
-        failures=failures_of(evaluation),
+        failures=describe_failures(evaluation),
     )
 
 
 def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]:
-    """Return the confusion matrix of all repeats, with a column for images without tissue."""
+    """Return the rows of a method's confusion matrix over all repeats, with "no tissue" column."""
     repeats = evaluation.repeats(method, evaluation.sizes()[0], "labels")
     truth = np.concatenate([repeat.labels for repeat in repeats])
     predicted = np.concatenate([repeat.predictions for repeat in repeats])
@@ -188,26 +189,27 @@ Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class _Curve:
-    """(false alarm, miss) rates of a method for every value of the threshold "θ" or "m".
+    """ROC curve of a method: false alarm and miss rates over the threshold "θ" or "m".
 
     Attributes
     ----------
     row : data, source and method
-    moved : name of the threshold
-    values, rates : thresholds, and the rates at each
-    at, chosen : rates at the thresholds chosen on training images, and these thresholds
+    parameter : name of the threshold
+    values, rates : thresholds, and the (false alarm, miss) rates at each
+    operating_point : rates at the thresholds that were chosen on training images
+    chosen_values : thresholds that were chosen on training images
     """
 
     row: Row  # data, source, method
-    moved: str
+    parameter: str
     values: NDArray[np.generic]
     rates: Rates
-    at: tuple[float, float]
-    chosen: Sequence[float]
+    operating_point: tuple[float, float]
+    chosen_values: Sequence[float]
 
     def rows(self) -> list[Row]:
         """Return a table row per threshold."""
-        name = {"data": self.row["data"], "method": self.row["method"], "moved": self.moved}
+        name = {"data": self.row["data"], "method": self.row["method"], "parameter": self.parameter}
         points = zip(self.values.tolist(), *self.rates, strict=True)
         return [
             name | {"value": float(value), "false_alarm": float(alarm), "miss": float(miss)}
@@ -216,14 +218,18 @@ class _Curve:
 
     def point(self) -> Row:
         """Return the table row of the operating point."""
-        value = {"moved": self.moved, "mean_value": float(np.mean(self.chosen))}
-        return self.row | value | {"false_alarm": self.at[0], "miss": self.at[1]}
+        value = {"parameter": self.parameter, "mean_value": float(np.mean(self.chosen_values))}
+        return (
+            self.row
+            | value
+            | {"false_alarm": self.operating_point[0], "miss": self.operating_point[1]}
+        )
 
 
 def run_roc(setting: Setting) -> Outcome:
-    """Vary θ if there are two classes of images, and m if there are masks."""
+    """Compute ROC curves over θ for two classes of images, and over m for masks."""
     reason = "curves need methods that classify patches"
-    methods = setting.choose_methods(LEARNERS, ON_PATCHES, reason)
+    methods = setting.choose_methods(DICTIONARY_METHODS, PATCH_METHODS, reason)
     curves: list[_Curve] = []
     if setting.dataset.diseased and setting.dataset.images:
         curves += _image_curves(setting, methods)
@@ -233,9 +239,9 @@ def run_roc(setting: Setting) -> Outcome:
         raise NotPossibleError(f"{setting.dataset.name}: curves need two classes or masks")
     rows = [row for curve in curves for row in curve.rows()]
     measured = [curve.point() for curve in curves]
-    published_points = _published()
+    published_points = _published_points()
     summaries = (
-        f"{point['method']} {point['false_alarm']:.2f}/{point['miss']:.2f} ({point['moved']})"
+        f"{point['method']} {point['false_alarm']:.2f}/{point['miss']:.2f} ({point['parameter']})"
         for point in measured
     )
     return Outcome(
@@ -247,16 +253,16 @@ def run_roc(setting: Setting) -> Outcome:
             f"{setting.describe(None if setting.dataset.images else setting.regions)}."
         ),
         rows=rows,
-        more={"points": measured + published_points},
+        extra_tables={"points": measured + published_points},
         text="false alarm/miss: " + ", ".join(summaries),
         draw=partial(_draw_roc, rows, measured, published_points),
     )
 
 
-def _published() -> list[Row]:
-    learners = [paper_name(method) for method in LEARNERS]
+def _published_points() -> list[Row]:
+    learners = [paper_name(method) for method in DICTIONARY_METHODS]
     return [
-        point | {"moved": "m" if point["data"] == "TCGA" else "θ"}
+        point | {"parameter": "m" if point["data"] == "TCGA" else "θ"}
         for point in published.operating_points()
         if point["method"] in learners
     ]
@@ -269,17 +275,17 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, setting.splits)
         models = setting.trained(tasks)
-        healthy_fractions, diseased, predicted = _tested(setting, tasks, models)
+        healthy_fractions, diseased, predicted = _predict_test_images(setting, tasks, models)
         rates = theta_rates(healthy_fractions, diseased, THETAS)
         at = float(np.mean(predicted[~diseased])), float(np.mean(~predicted[diseased]))
-        chosen = [_theta(model) for model in models]
+        chosen = [_healthy_fraction_threshold(model) for model in models]
         yield _Curve(setting.identifying_columns(method), "θ", THETAS, rates, at, chosen)
 
 
-def _tested(
+def _predict_test_images(
     setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return fraction of healthy patches, true and predicted disease of every test image."""
+    """Return healthy fraction, true and predicted disease of every test image, as arrays."""
     positive_class = setting.dataset.diseased
     healthy_fractions, diseased, predicted = [], [], []
     for task, model in zip(tasks, models, strict=True):
@@ -296,8 +302,8 @@ def _tested(
     return np.array(healthy_fractions), np.array(diseased), np.array(predicted)
 
 
-def _theta(model: TissueClassifier) -> float:
-    """Return the threshold on the healthy fraction; the aggregator's is on the diseased one."""
+def _healthy_fraction_threshold(model: TissueClassifier) -> float:
+    """Return the threshold on the fraction of healthy instead of diseased patches."""
     assert model.aggregator_ is not None
     threshold = model.aggregator_.threshold
     # None if the fractions of all training images are equal.
@@ -307,7 +313,7 @@ def _theta(model: TissueClassifier) -> float:
 def theta_rates(
     healthy_shares: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
-    """Return (false alarm, miss) for every θ; images with at least θ healthy are healthy."""
+    """Return (false alarm, miss) rates for every θ, the minimum healthy fraction."""
     called_healthy = healthy_shares >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
@@ -342,7 +348,7 @@ def _region_curves(
 def _rates_at_sizes(
     findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Return the rates (false alarm, miss), with the minimum region size m of each split."""
+    """Return the (false alarm, miss) rates at the minimum region size m of each split."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
     misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
@@ -353,27 +359,27 @@ def _rates_at_sizes(
 
 
 def _draw_roc(curves: list[Row], measured: list[Row], published_points: list[Row]) -> Figure:
-    """Draw one panel of measured curves per data set, then published points for θ and for m."""
-    by_data, published_parts = by(curves, "data"), by(published_points, "moved")
+    """Draw one panel of measured curves per data set, and panels of published points."""
+    by_data, published_parts = by(curves, "data"), by(published_points, "parameter")
     figure, axes = figure_grid(len(by_data) + len(published_parts), width=3.4, height=3.2)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=False):
         for method, curve in by(rows, "method").items():
             colour, _ = style(method)
             # Steps, as between two points only the worse one is guaranteed.
             ordered = sorted(curve, key=lambda row: (row["false_alarm"], -row["miss"]))
-            ax.plot(*_rates(ordered), color=colour, drawstyle="steps-post", linewidth=1.6)
+            ax.plot(*_rate_columns(ordered), color=colour, drawstyle="steps-post", linewidth=1.6)
         _scatter_points(ax, [point for point in measured if point["data"] == data])
         values = [row["value"] for row in rows]
-        value_range = f"{rows[0]['moved']} from {min(values):g} to {max(values):g}"
+        value_range = f"{rows[0]['parameter']} from {min(values):g} to {max(values):g}"
         ax.set_title(f"{data} ({OURS}), {value_range}")
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    for ax, (moved, points) in zip(axes[len(by_data) :], published_parts.items(), strict=True):
+    for ax, (parameter, points) in zip(axes[len(by_data) :], published_parts.items(), strict=True):
         _scatter_points(ax, points, hollow=True)
         for point in points:
             position = (point["false_alarm"], point["miss"])
             name = point["data"].split()[-1]
             ax.annotate(name, position, (4, 3), textcoords="offset points", fontsize=6)
-        ax.set_title(f"published points ({moved})")
+        ax.set_title(f"published points ({parameter})")
         ax.set(xlim=(-0.01, 0.42), ylim=(-0.01, 0.42))
     for ax in axes:
         ax.set(xlabel="false alarm rate", ylabel="miss rate")
@@ -385,26 +391,26 @@ def _scatter_points(ax: Axes, points: Sequence[Row], *, hollow: bool = False) ->
     for method, points_of_method in by(points, "method").items():
         colour, marker = style(method)
         fill = "none" if hollow else colour
-        x, y = _rates(points_of_method)
+        x, y = _rate_columns(points_of_method)
         ax.scatter(x, y, 40, marker=marker, edgecolors=colour, facecolors=fill, label=method)
 
 
-def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+def _rate_columns(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     return [row["false_alarm"] for row in rows], [row["miss"] for row in rows]
 
 
 # Data sets of the paper's sweeps.
-_SWEPT = ("IBL", "ADL kidney", "ADL lung", "ADL spleen")
+_SWEEP_DATASETS = ("IBL", "ADL kidney", "ADL lung", "ADL spleen")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Experiment over a growing size, `axis`.
+    """Experiment that varies a size, such as the number of training images.
 
     Attributes
     ----------
     name, title : name of the files, and heading
-    axis : what grows
+    axis : label of the size
     published_at : size for which the paper prints accuracies
     """
 
@@ -434,7 +440,9 @@ BASES = Sweep(
 def training_patches(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training patches."""
     methods = setting.choose_methods(
-        LEARNERS, ON_PATCHES, "this experiment needs methods that are trained on patches"
+        DICTIONARY_METHODS,
+        PATCH_METHODS,
+        "this experiment needs methods that are trained on patches",
     )
     return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
 
@@ -442,11 +450,11 @@ def training_patches(setting: Setting) -> Outcome:
 def bases_count(setting: Setting) -> Outcome:
     """Compute the accuracy by number of bases per class.
 
-    A method with one dictionary for all classes gets k atoms for each of them.
+    A method with one dictionary for all classes gets k atoms per class.
     """
-    possible = (*CLASS_LEARNERS, "nayak")
+    possible = (*CLASS_DICTIONARY_METHODS, "nayak")
     methods = setting.choose_methods(
-        LEARNERS, possible, "this experiment needs methods that learn bases"
+        DICTIONARY_METHODS, possible, "this experiment needs methods that learn bases"
     )
     return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
 
@@ -454,7 +462,7 @@ def bases_count(setting: Setting) -> Outcome:
 def training_images(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training images.
 
-    Half of the patients are tested; training sets of the others are nested.
+    Half of the patients are tested; nested training sets are drawn from the others.
     """
     plans = setting.compared()
     n_repeats = setting.choice.n_repeats
@@ -465,7 +473,7 @@ def training_images(setting: Setting) -> Outcome:
     rows = [
         setting.identifying_columns(method)
         | {IMAGES.axis: size}
-        | accuracy_of(evaluation, method, size)
+        | accuracy_row(evaluation, method, size)
         for method in evaluation.methods
         for size in sizes
     ]
@@ -499,7 +507,7 @@ def _run_sweep(
     rows = [
         setting.identifying_columns(method)
         | {sweep.axis: size}
-        | accuracy_of(evaluation, name, per_class)
+        | accuracy_row(evaluation, name, per_class)
         for name, (method, size) in ((name, steps[name]) for name in evaluation.methods)
     ]
     return _outcome(setting, sweep, rows, evaluation)
@@ -513,7 +521,7 @@ def _outcome(
     published_rows = [
         {column: row[column] for column in columns}
         for row in published.accuracies()
-        if row["data"] in _SWEPT and row["method"] in methods
+        if row["data"] in _SWEEP_DATASETS and row["method"] in methods
     ]
     values = {
         method: " → ".join(f"{r['accuracy']:.1f}" for r in rows) for method, rows in methods.items()
@@ -529,7 +537,7 @@ def _outcome(
         rows=measured + published_rows,
         text=", ".join(f"{method} {percents} %" for method, percents in values.items()),
         draw=partial(_draw_sweep, sweep, measured, published_rows),
-        failures=failures_of(evaluation),
+        failures=describe_failures(evaluation),
     )
 
 

@@ -1,4 +1,4 @@
-"""Dictionaries of each class, and sparse codes of two images.
+"""Experiments on the dictionaries of each class, and on the sparse codes of two images.
 
 For every atom, the largest |cosine| to an atom of another class is reported. If classes share
 atoms, patches cannot be classified by reconstruction errors. For two images, one of each class, the
@@ -25,7 +25,15 @@ from ..models import TissueClassifier
 from ..models.prepared_image import open_prepared_image
 from ..patches.rendering import atom_mosaic
 from ..utils.text_io import Row
-from .setting import CLASS_LEARNERS, NotPossibleError, Outcome, Setting, grid, paper_name, style
+from .setting import (
+    CLASS_DICTIONARY_METHODS,
+    NotPossibleError,
+    Outcome,
+    Setting,
+    grid,
+    paper_name,
+    style,
+)
 
 ATOMS = "bases"
 _ATOMS_METHODS = ("dfdl", "lcksvd", "fddl")
@@ -33,9 +41,11 @@ _N_ATOMS = 40  # atoms shown per class
 
 
 def run_atoms(setting: Setting) -> Outcome:
-    """Show the dictionaries trained on the first split."""
+    """Train dictionaries on the first split and draw their atoms."""
     plans = setting.plans(
-        _ATOMS_METHODS, CLASS_LEARNERS, "this experiment needs methods with atoms per class"
+        _ATOMS_METHODS,
+        CLASS_DICTIONARY_METHODS,
+        "this experiment needs methods with atoms per class",
     )
     recipe = next(iter(plans.values())).recipe
     if not get_patch_features(recipe.features).atoms_are_images or recipe.n_components:
@@ -50,7 +60,9 @@ def run_atoms(setting: Setting) -> Outcome:
         dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
     rows = _atom_rows(classes, dictionaries)
     medians = {
-        name: np.median([row["closest_other"] for row in rows if row["method"] == name])
+        name: np.median(
+            [row["max_cosine_to_other_classes"] for row in rows if row["method"] == name]
+        )
         for name in dictionaries
     }
     text = ", ".join(f"{name} {value:.2f}" for name, value in medians.items())
@@ -70,15 +82,20 @@ def run_atoms(setting: Setting) -> Outcome:
 
 def _atom_rows(classes: list[str], dictionaries: dict[str, NDArray[Any]]) -> list[Row]:
     return [
-        {"method": method, "class": name, "atom": atom, "closest_other": float(cosine)}
+        {
+            "method": method,
+            "class": name,
+            "atom": atom,
+            "max_cosine_to_other_classes": float(cosine),
+        }
         for method, D in dictionaries.items()
-        for name, cosines in zip(classes, closest_other(D), strict=True)
+        for name, cosines in zip(classes, max_cosine_to_other_classes(D), strict=True)
         for atom, cosine in enumerate(cosines)
     ]
 
 
-def closest_other(D: NDArray[Any]) -> NDArray[np.float64]:
-    """Return per class and atom the largest |cosine| to an atom of another class."""
+def max_cosine_to_other_classes(D: NDArray[Any]) -> NDArray[np.float64]:
+    """Return for each class and atom the largest |cosine| to an atom of another class."""
     n_classes, n_atoms, n_features = D.shape
     flat = D.reshape(-1, n_features).astype(np.float64)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
@@ -129,16 +146,18 @@ class ImageCodes:
 
 
 def run_codes(setting: Setting) -> Outcome:
-    """Show the codes of two test images by models of the first split."""
+    """Compute and draw the codes of two test images by models of the first split."""
     plans = setting.plans(
-        _CODES_METHODS, CLASS_LEARNERS, "this experiment needs methods with atoms per class"
+        _CODES_METHODS,
+        CLASS_DICTIONARY_METHODS,
+        "this experiment needs methods with atoms per class",
     )
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
     models = setting.trained(tasks)
-    records = _one_of_each(setting, tasks[0].split.test)
+    records = _first_image_of_two_classes(setting, tasks[0].split.test)
     codes = [
-        _codes(model, record, classes, paper_name(method))
+        _image_codes(model, record, classes, paper_name(method))
         for method, model in zip(plans, models, strict=True)
         for record in records
     ]
@@ -160,23 +179,23 @@ def run_codes(setting: Setting) -> Outcome:
             f"image's own class: {summary}. First split of {setting.describe()}."
         ),
         rows=[row for part in codes for row in _code_rows(part, classes)],
-        more={"shares": fractions},
+        extra_tables={"shares": fractions},
         text=f"fraction of |codes| on the own class: {summary}",
         draw=partial(_draw_codes, codes, images, classes),
     )
 
 
-def _one_of_each(setting: Setting, indices: list[int]) -> list[ImageRecord]:
+def _first_image_of_two_classes(setting: Setting, indices: list[int]) -> list[ImageRecord]:
     """Return the first test image of the first and of the last class."""
     records = setting.images.select(indices).records
     labels = (setting.dataset.classes[0], setting.dataset.classes[-1])
     return [next(record for record in records if record.label == name) for name in labels]
 
 
-def _codes(
+def _image_codes(
     model: TissueClassifier, record: ImageRecord, classes: list[str], method: str
 ) -> ImageCodes:
-    vectors = _features(model, record)
+    vectors = _tissue_vectors(model, record)
     step = -(-len(vectors) // _MAX_PATCHES)
     S, _ = model.model_.method_.encode(model.model_.project(vectors[:: max(step, 1)]))
     parts = np.split(np.arange(S.shape[1]), len(classes))
@@ -187,8 +206,8 @@ def _codes(
     return ImageCodes(method, record.label, S, float(fraction))
 
 
-def _features(model: TissueClassifier, record: ImageRecord) -> NDArray[np.float32]:
-    """Return the vectors of all tissue patches."""
+def _tissue_vectors(model: TissueClassifier, record: ImageRecord) -> NDArray[np.float32]:
+    """Return the feature vectors (n_patches, n_features) of all tissue patches of an image."""
     with open_prepared_image(record.path, record.mpp, model.recipe, model.model_.mpp_) as image:
         grid = image.grid()
         parts = [image.chunk_features(grid, *chunk)[1] for chunk in grid.chunks()]
@@ -219,7 +238,7 @@ def _render(path: Path) -> NDArray[np.uint8]:
 def _draw_codes(
     codes: list[ImageCodes], images: dict[str, NDArray[Any]], classes: list[str]
 ) -> Figure:
-    """Draw the images, and below each one its codes by every method, with class borders."""
+    """Draw each image above its codes by every method, with borders between classes."""
     methods = list(dict.fromkeys(image_codes.method for image_codes in codes))
     names = list(images)
     figure, axes = grid(1 + len(methods), len(names), width=3.8, height=2.1)

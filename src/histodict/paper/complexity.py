@@ -1,7 +1,7 @@
 """Cost of training: operation counts of the paper, and measured and published times.
 
-With c classes, k bases and N samples of each, d features, L non-zeros per code and q steps of an l1
-solver, FORMULAS give the approximate number of operations for coding in one iteration.
+FORMULAS give the approximate number of operations for coding in one iteration, with c classes,
+k bases and N samples per class, d features, L non-zeros per code and q steps of an l1 solver.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .setting import (
 
 NAME = "complexity"
 STEPS = (1, 3, 10)  # q
-_KINDS = ("published seconds", "recorded seconds", "measured seconds")
+_TIME_COLUMNS = ("published seconds", "recorded seconds", "measured seconds")
 
 # Functions of c, k, N, d, L and q.
 OPERATIONS: dict[str, Callable[..., int]] = {
@@ -67,7 +67,7 @@ def run(
     counted_problem : size of the operation counts
     """
     seconds = measure_training_times(measured_problem, work)
-    rows = [_row(method, counted_problem, seconds[method]) for method in OPERATIONS]
+    rows = [_table_row(method, counted_problem, seconds[method]) for method in OPERATIONS]
     return Outcome(
         name=NAME,
         title="Operations and run times",
@@ -92,12 +92,12 @@ def count_operations(method: str, problem: Problem, q: int) -> int:
 
 
 def scientific(number: float) -> str:
-    """Return a number as the paper prints it: 6.6e10, 1.692e11."""
+    """Format a number in scientific notation, such as 6.6e10 or 1.692e11."""
     mantissa, exponent = f"{number:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
-def _row(method: str, problem: Problem, seconds: float) -> Row:
+def _table_row(method: str, problem: Problem, seconds: float) -> Row:
     name = paper_name(method)
     printed = [row for row in read_table("operations") if row["method"] == name]
     times = next(row for row in read_table("run_times") if row["method"] == name)
@@ -109,12 +109,12 @@ def _row(method: str, problem: Problem, seconds: float) -> Row:
         "published time": times["printed"],
         "published seconds": 3600 * float(times["hours"]),
         "measured seconds": seconds,
-        **_recorded(method, problem),
+        **_recorded_time(method, problem),
     }
 
 
-def _recorded(method: str, problem: Problem) -> Row:
-    """Return the time recorded at this size with the most iterations, on the fastest machine."""
+def _recorded_time(method: str, problem: Problem) -> Row:
+    """Return the shortest recorded time of this size, of the runs with the most iterations."""
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [
@@ -129,7 +129,7 @@ def _recorded(method: str, problem: Problem) -> Row:
 
 
 def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> str:
-    """Return the table for the terminal."""
+    """Format the table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured"]
     lines = [[*header, "recorded"]]
     for row in rows:
@@ -162,10 +162,10 @@ def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) 
     left.set(xlabel="q, steps of the l1 solver", ylabel="operations", yscale="log")
     left.set_title(f"coding of one iteration\n{counted_problem}", fontsize=7)
     left.set_xticks(STEPS)
-    _plain_ticks(left.yaxis)
+    _format_ticks(left.yaxis)
     left.legend(fontsize=8)
     for index, row in enumerate(rows):
-        for i, kind in enumerate(_KINDS):
+        for i, kind in enumerate(_TIME_COLUMNS):
             if row[kind] is not None:
                 bar(right, index + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
                 label = f"{kind.split()[0]} {row[kind]:.3g} s"
@@ -177,11 +177,11 @@ def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) 
     shortest = min(row["measured seconds"] for row in rows)
     right.set(xscale="log", xlabel="seconds", xlim=(shortest / 3, 2e7))
     right.set_title(f"training; measured at\n{measured_problem}", fontsize=7)
-    _plain_ticks(right.xaxis)
+    _format_ticks(right.xaxis)
     return figure
 
 
-def _plain_ticks(axis: Axis) -> None:
+def _format_ticks(axis: Axis) -> None:
     axis.set_major_formatter(lambda value, _: scientific(value))
     axis.set_minor_formatter(lambda value, _: "")
 
@@ -190,19 +190,19 @@ def _plain_ticks(axis: Axis) -> None:
 
 
 def measure_training_times(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
-    """Return the seconds of a whole training, by method."""
+    """Return the training time in seconds by method."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
         work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
-        seconds[method] = measure_one(method, problem, n_jobs=work.n_jobs)
+        seconds[method] = measure_training_time(method, problem, n_jobs=work.n_jobs)
     work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
     return seconds
 
 
-def measure_one(
+def measure_training_time(
     method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
 ) -> float:
-    """Return the seconds of a training on synthetic samples, after a small one for compilation."""
+    """Return a method's training time (s) on synthetic samples, without compilation."""
     tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
     _train(method, tiny, n_jobs, seed)
     return _train(method, problem, n_jobs, seed)
@@ -218,14 +218,14 @@ def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> floa
         "tol": 0.0,  # no early stop
     }
     model.set_params(**{k: v for k, v in parameters.items() if k in model.get_params()})
-    X, y = planted_samples(problem, seed)
+    X, y = synthetic_samples(problem, seed)
     started = time.perf_counter()
     model.fit(X, y)
     return time.perf_counter() - started
 
 
-def planted_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return unit-norm samples of every class: sparse combinations of its atoms plus noise."""
+def synthetic_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Return unit-norm samples, sparse combinations of class atoms plus noise, and labels."""
     rng = np.random.default_rng(seed)
     shape = problem.n_classes, problem.n_atoms, problem.n_features
     D = rng.standard_normal(shape, dtype=np.float32)

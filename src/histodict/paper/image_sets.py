@@ -1,13 +1,13 @@
-"""Public data sets as they are unpacked: images, classes and patients from folders and names.
+"""Readers of public data sets: images, classes and patients from folder and file names.
 
-If a folder has a manifest.csv with patients, the images of this list are read. Otherwise the
-layouts below are tried, and finally one sub-folder per class. A warning reports images without a
-known patient.
+If a folder has a manifest.csv with patients, its list of images is used. Otherwise the layouts
+below are tried, and finally one sub-folder per class. A warning reports images without a known
+patient.
 
-GlaS (Warwick-QU) has train_1.bmp, train_1_anno.bmp, … and Grade.csv in one folder; as patients are
-in both of its sets, `split` is only informative. PatchCamelyon is read from its HDF5 files, the
-folder of the Kaggle competition, or folders 0/ and 1/; as HDF5 holds pixels, a part of the images
-of each class, evenly spread over the file, is written as PNG beside it, once.
+GlaS (Warwick-QU) has train_1.bmp, train_1_anno.bmp, … and Grade.csv in one folder. As patients
+occur in both of its sets, `split` is only informative. PatchCamelyon is read from its HDF5 files,
+the folder of the Kaggle competition, or folders 0/ and 1/. Of the HDF5 files, evenly spaced images
+of each class are written as PNG files in the same folder.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ __all__ = [
     "DATA_VARIABLE",
     "LAYOUTS",
     "Dataset",
+    "dataset_of_manifest",
+    "dataset_of_records",
     "find_breakhis",
     "find_camelyon",
     "find_kather",
@@ -41,16 +43,14 @@ __all__ = [
     "images_in",
     "images_under",
     "load_datasets",
-    "named",
     "read_rows",
     "sub_folders",
-    "task_of",
 ]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One task: a classification or detection problem with its images.
+    """Classification or detection task with its images.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Dataset:
 
     @property
     def diseased(self) -> str | None:
-        """Positive class of two; None for more classes."""
+        """Diseased class of two; None for more classes."""
         return self.classes[1] if len(self.classes) == 2 else None
 
     @property
@@ -82,12 +82,12 @@ class Dataset:
         return manifest.warnings if manifest else ()
 
 
-def task_of(
+def dataset_of_records(
     name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, reason: str = ""
 ) -> Dataset:
-    """Return the data set of records, sorted by path.
+    """Create a data set from records, sorted by path.
 
-    An image without a patient counts as its own; `reason` ends the warning about it.
+    An image without a patient counts as a separate patient; `reason` is added to the warning.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
@@ -98,11 +98,11 @@ def task_of(
         )
         warnings = (unknown, *warnings)
     known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
-    return named(name, Manifest(tuple(known), warnings, root))
+    return dataset_of_manifest(name, Manifest(tuple(known), warnings, root))
 
 
-def named(name: str, manifest: Manifest) -> Dataset:
-    """Return the data set of a manifest, with classes, masks or both."""
+def dataset_of_manifest(name: str, manifest: Manifest) -> Dataset:
+    """Create a data set from a manifest, with classes, masks or both."""
     classes = manifest.classes
     return Dataset(
         name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data",
@@ -116,12 +116,12 @@ def named(name: str, manifest: Manifest) -> Dataset:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Return the images directly in a folder, by name."""
+    """Return the images in a folder without its sub-folders, sorted by name."""
     return sorted(path for path in folder.iterdir() if _is_image(path))
 
 
 def images_under(folder: Path) -> list[Path]:
-    """Return the images in a folder and its sub-folders, by name."""
+    """Return the images in a folder and its sub-folders, sorted by path."""
     return sorted(path for path in folder.rglob("*") if _is_image(path))
 
 
@@ -132,13 +132,13 @@ def _is_image(path: Path) -> bool:
 
 
 def sub_folders(folder: Path) -> dict[str, Path]:
-    """Return the visible sub-folders by lower-case name."""
+    """Return a dictionary of the visible sub-folders by lower-case name."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     return {path.name.casefold(): path for path in folders if not path.name.startswith(".")}
 
 
 def read_rows(table: Path) -> list[dict[str, str]]:
-    """Read a CSV file with a header."""
+    """Return the rows of a CSV file with a header as dictionaries."""
     with table.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
@@ -160,7 +160,7 @@ def find_ucsb(root: Path) -> list[Dataset]:
     records = [
         ImageRecord(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
     ]
-    return [task_of("ucsb-breast", root, records)] if records else []
+    return [dataset_of_records("ucsb-breast", root, records)] if records else []
 
 
 def find_breakhis(root: Path) -> list[Dataset]:
@@ -172,7 +172,8 @@ def find_breakhis(root: Path) -> list[Dataset]:
             ImageRecord(path, label, name[2], slide=name[2])
         )
     return [
-        task_of(f"breakhis-{scale}x", root, records) for scale, records in sorted(by_scale.items())
+        dataset_of_records(f"breakhis-{scale}x", root, records)
+        for scale, records in sorted(by_scale.items())
     ]
 
 
@@ -208,11 +209,11 @@ def find_tcga(root: Path) -> list[Dataset]:
     """
     folders = sub_folders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASKS}
-    records = _of_classes(root, classes, _BARCODE)
+    records = _records_of_class_folders(root, classes, _BARCODE)
     if not any(record.patient for record in records):
         return []
     reason = "The file names have no barcode such as TCGA-06-0137."
-    return [task_of(root.name, root, records, reason=reason)]
+    return [dataset_of_records(root.name, root, records, reason=reason)]
 
 
 def find_lc25000(root: Path) -> list[Dataset]:
@@ -229,7 +230,12 @@ def find_lc25000(root: Path) -> list[Dataset]:
         classes = {label: folders[name] for name, label in labels.items() if name in folders}
         if len(classes) > 1:
             tasks.append(
-                task_of(f"lc25000-{organ}", folder, _of_classes(folder, classes), reason=reason)
+                dataset_of_records(
+                    f"lc25000-{organ}",
+                    folder,
+                    _records_of_class_folders(folder, classes),
+                    reason=reason,
+                )
             )
     return tasks
 
@@ -245,10 +251,14 @@ def find_kather(root: Path) -> list[Dataset]:
     reason = (
         "The file names of NCT-CRC-HE do not contain the patient; test on the set CRC-VAL-HE-7K."
     )
-    return [task_of(root.name, root, _of_classes(root, classes, _PRIMARY), reason=reason)]
+    return [
+        dataset_of_records(
+            root.name, root, _records_of_class_folders(root, classes, _PRIMARY), reason=reason
+        )
+    ]
 
 
-def _of_classes(
+def _records_of_class_folders(
     root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[ImageRecord]:
     """Return the images of class folders, with masks of the same name in root/masks.
@@ -282,45 +292,49 @@ def find_camelyon(root: Path) -> list[Dataset]:
     missing = [path.name for path in files if path.stem not in masks]
     if missing:
         raise ManifestError(f"{root}: {len(missing)} images have no mask, such as {missing[0]}")
-    records = [ImageRecord(path, "", _group(path.stem), mask=masks[path.stem]) for path in files]
+    records = [
+        ImageRecord(path, "", _slide_or_patient_or_neighbours(path.stem), mask=masks[path.stem])
+        for path in files
+    ]
     n_unknown = sum(_slide_or_patient(path.stem) is None for path in files)
     warning = (
         f"{root}: NO SLIDE is known for {n_unknown} images. Images whose numbers differ only "
         "in the last digit are grouped; others of the same slide may be in both training and "
         "test sets"
     )
-    task = task_of(root.name, root, records, *([warning] if n_unknown else []))
+    task = dataset_of_records(root.name, root, records, *([warning] if n_unknown else []))
     return [replace(task, region="tumour")]
 
 
 def _slide_or_patient(name: str) -> str | None:
-    """Return the patient or, in CAMELYON16, the slide in a tile's name."""
+    """Return the patient or the slide (CAMELYON16) from a tile's name; None if it has none."""
     found = _PATIENT.search(name) or _SLIDE.search(name)
     return found[0].lower() if found else None
 
 
-def _group(name: str) -> str:
+def _slide_or_patient_or_neighbours(name: str) -> str:
+    """Return the patient or slide, or else the tile number without its last digit."""
     # Tiles are numbered along a slide, so consecutive numbers overlap or touch.
     return _slide_or_patient(name) or (
         f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name
     )
 
 
-_TABLE = "Grade.csv"
+_GRADE_TABLE = "Grade.csv"
 
 
 def find_glas(root: Path) -> list[Dataset]:
     """Find GlaS: benign and malignant glands of the colon; masks outline the glands."""
-    if not (root / _TABLE).is_file():
+    if not (root / _GRADE_TABLE).is_file():
         return []
     files = {path.stem: path for path in images_in(root)}
-    records = [_record(root, row, files) for row in _rows(root / _TABLE)]
-    task = task_of("glas", root, records)
+    records = [_glas_record(root, row, files) for row in _read_grades(root / _GRADE_TABLE)]
+    task = dataset_of_records("glas", root, records)
     # The masks show all glands, including healthy ones, so they are no regions to detect.
     return [Dataset(task.name, task.images)]
 
 
-def _rows(table: Path) -> list[dict[str, str]]:
+def _read_grades(table: Path) -> list[dict[str, str]]:
     rows = [
         {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
         for row in read_rows(table)
@@ -331,10 +345,10 @@ def _rows(table: Path) -> list[dict[str, str]]:
     return [row for row in rows if row["name"]]
 
 
-def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRecord:
+def _glas_record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRecord:
     name = row["name"]
     if name not in files:
-        raise ManifestError(f"{root}: {name} is in {_TABLE}, but the image does not exist")
+        raise ManifestError(f"{root}: {name} is in {_GRADE_TABLE}, but the image does not exist")
     return ImageRecord(
         files[name],
         row["grade (glas)"],
@@ -347,32 +361,32 @@ def _record(root: Path, row: dict[str, str], files: dict[str, Path]) -> ImageRec
 _SPLITS = ("train", "valid", "test")
 _LABELS = ("normal", "tumour")
 _MAX_PER_CLASS = 1000
-_IMAGES = "pcam-images"
-_PACKED = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
+_EXTRACTED_FOLDER = "pcam-images"
+_HDF5_PREFIX = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
 
 
 def find_pcam(root: Path) -> list[Dataset]:
     """Find PatchCamelyon: lymph node tiles with or without tumour in the centre."""
-    packed = [split for split in _SPLITS if (root / f"{_PACKED}{split}_x.h5").is_file()]
-    records = [record for split in packed for record in _unpacked(root, split)]
-    records = records or _from_table(root) or _from_folders(root)
+    packed = [split for split in _SPLITS if (root / f"{_HDF5_PREFIX}{split}_x.h5").is_file()]
+    records = [record for split in packed for record in _extract_hdf5(root, split)]
+    records = records or _read_kaggle(root) or _read_class_folders(root)
     if not records:
         return []
     limit = f"{root}: at most {_MAX_PER_CLASS} images per class and split are used"
     reason = "PCam lists slides only in the files …_meta.csv."
-    return [task_of("pcam", root, records, *([limit] if packed else []), reason=reason)]
+    return [dataset_of_records("pcam", root, records, *([limit] if packed else []), reason=reason)]
 
 
-def _unpacked(root: Path, split: str) -> list[ImageRecord]:
+def _extract_hdf5(root: Path, split: str) -> list[ImageRecord]:
     h5py = _load_h5py(root)
-    with h5py.File(root / f"{_PACKED}{split}_y.h5", "r") as file:
+    with h5py.File(root / f"{_HDF5_PREFIX}{split}_y.h5", "r") as file:
         labels = np.asarray(file["y"]).ravel().astype(int)
-    table = root / f"{_PACKED}{split}_meta.csv"
+    table = root / f"{_HDF5_PREFIX}{split}_meta.csv"
     slides = read_rows(table) if table.is_file() else []
     records = []
-    with h5py.File(root / f"{_PACKED}{split}_x.h5", "r") as file:
-        for index in _chosen(labels):
-            path = root / _IMAGES / split / f"{index:06d}.png"
+    with h5py.File(root / f"{_HDF5_PREFIX}{split}_x.h5", "r") as file:
+        for index in _evenly_spaced_indices(labels):
+            path = root / _EXTRACTED_FOLDER / split / f"{index:06d}.png"
             if not path.is_file():
                 with atomic_write(path) as partial:
                     pixels = np.asarray(file["x"][index], dtype=np.uint8)
@@ -392,7 +406,7 @@ def _load_h5py(root: Path) -> Any:
         ) from None
 
 
-def _chosen(labels: Any) -> list[int]:
+def _evenly_spaced_indices(labels: Any) -> list[int]:
     indices: list[int] = []
     for label in range(len(_LABELS)):
         of_class = np.flatnonzero(labels == label)
@@ -401,7 +415,7 @@ def _chosen(labels: Any) -> list[int]:
     return sorted(indices)
 
 
-def _from_table(root: Path) -> list[ImageRecord]:
+def _read_kaggle(root: Path) -> list[ImageRecord]:
     """Read train/<id>.tif with train_labels.csv, columns id and label."""
     table = root / "train_labels.csv"
     if not table.is_file():
@@ -411,8 +425,8 @@ def _from_table(root: Path) -> list[ImageRecord]:
     return [ImageRecord(path, _LABELS[labels[path.stem]], "") for path in files]
 
 
-def _from_folders(root: Path) -> list[ImageRecord]:
-    """Read 0/ and 1/, of all images or within train/, valid/ and test/."""
+def _read_class_folders(root: Path) -> list[ImageRecord]:
+    """Read the class folders 0/ and 1/, which may be inside train/, valid/ and test/."""
     folders = sub_folders(root)
     splits: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []
@@ -445,11 +459,11 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
-    """Return the tasks of a folder, or of a folder in $HISTODICT_DATA by its name.
+    """Return the tasks of a folder, given by its path or its name in $HISTODICT_DATA.
 
     `part` selects tasks whose name contains it, such as an organ or a magnification.
     """
-    folder = _folder(source)
+    folder = _resolve_folder(source)
     is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
     manifest = read_manifest(folder) if is_table else None
     tasks: list[Dataset] = []
@@ -458,7 +472,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
         tasks = next((tasks for tasks in found if tasks), [])
     if not tasks:
         name = folder.stem if folder.is_file() else folder.name
-        tasks = [named(name, manifest or read_manifest(folder))]
+        tasks = [dataset_of_manifest(name, manifest or read_manifest(folder))]
     selected = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
     if not selected:
         names = ", ".join(task.name for task in tasks)
@@ -466,7 +480,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     return selected
 
 
-def _folder(source: Path | str) -> Path:
+def _resolve_folder(source: Path | str) -> Path:
     if Path(source).exists():
         return Path(os.path.normpath(source))
     home = os.environ.get(DATA_VARIABLE)

@@ -52,7 +52,7 @@ class Outcome:
     rows : table of the figure
     text : summary for the terminal
     draw : function that creates the figure; see `save_figure`
-    more : further tables by name
+    extra_tables : further tables by name
     failures : failed trainings, one line each
     warnings : problems of the data, such as unknown patients
     """
@@ -63,21 +63,21 @@ class Outcome:
     rows: list[Row]
     text: str
     draw: Callable[[], Figure]
-    more: Mapping[str, list[Row]] = field(default_factory=dict)
+    extra_tables: Mapping[str, list[Row]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
 
 
-def failures_of(evaluation: Evaluation) -> list[str]:
-    """Return a line per failed training."""
+def describe_failures(evaluation: Evaluation) -> list[str]:
+    """Return one error message per failed training."""
     return [
         f"{result.task.method}, {result.task.split.name}: {result.error}"
         for result in evaluation.failures
     ]
 
 
-def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
-    """Return overall accuracy in percent, its interval by patient, and the prediction count."""
+def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
+    """Return a table row: accuracy in percent, its interval by patient, number of predictions."""
     repeats = evaluation.repeats(method, size, "labels")
     interval = bootstrap_interval(metrics.accuracy, repeats)
     return {
@@ -90,7 +90,7 @@ def accuracy_of(evaluation: Evaluation, method: str, size: int | None) -> Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """Size of a training problem; n_samples and n_atoms are per class, defaults are the paper's."""
+    """Size of a training problem; n_samples and n_atoms are per class; defaults as published."""
 
     n_classes: int = 2
     n_atoms: int = 500
@@ -129,28 +129,28 @@ CLASSES = {
     "TCGA": ("not MVP", "MVP"),
 }
 # Numbers of test images: of 133 and 57 images, 20 of each class are for training.
-_TESTED = {"TCGA": (113, 37)}
-_ROUNDING = 0.005  # for sums of two percentages with two decimals
+_N_TEST_IMAGES = {"TCGA": (113, 37)}
+_ROUNDING_ERROR = 0.005  # for sums of two percentages with two decimals
 
 
 def paper_name(method: str) -> str:
-    """Return the name of a method in tables and figures."""
+    """Return the display name of a method in tables and figures."""
     return PAPER_NAMES.get(method, method)
 
 
 def confusion() -> list[Row]:
-    """Return the published matrices in percent of the true class, in the paper's order.
+    """Return the published confusion matrices in percent of the true class, in the paper's order.
 
-    Some printed rows do not sum to 100; they are unchanged and marked.
+    Some printed rows do not sum to 100; they are unchanged, and `sums_to_100` is False.
     """
     rows: list[Row] = []
     for data, classes in CLASSES.items():
         truths = dict(zip(("healthy", "diseased"), classes, strict=True))
         for row in (row for row in read_table("confusion") if row["dataset"] == data):
             percents = float(row["called_healthy"]), float(row["called_diseased"])
-            is_complete = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING
+            is_complete = abs(round(percents[0] + percents[1], 2) - 100) < _ROUNDING_ERROR
             rows += [
-                _row(data, row["method"])
+                _published_row(data, row["method"])
                 | {"truth": truths[row["truth"]], "predicted": predicted, "percent": percent}
                 | {"sums_to_100": is_complete}
                 for predicted, percent in zip(classes, percents, strict=True)
@@ -159,39 +159,39 @@ def confusion() -> list[Row]:
 
 
 def accuracies() -> list[Row]:
-    """Return published overall accuracies in percent.
+    """Return the published accuracies in percent.
 
-    They are those of the text or, if it has none, computed from the confusion matrix.
+    Accuracies that the text does not give are computed from the confusion matrices.
     """
     printed = {(row["dataset"], row["method"]): row for row in read_table("accuracy")}
     correct = [row for row in confusion() if row["truth"] == row["predicted"]]
     rows: list[Row] = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in correct):
         entry = printed.get((data, method))
-        weights = dict(zip(CLASSES[data], _TESTED.get(data, (1, 1)), strict=True))
+        weights = dict(zip(CLASSES[data], _N_TEST_IMAGES.get(data, (1, 1)), strict=True))
         correct_rows = [row for row in correct if (row["data"], row["method"]) == (data, method)]
         mean = sum(weights[row["truth"]] * row["percent"] for row in correct_rows) / sum(
             weights.values()
         )
         accuracy = round(float(entry["percent"]) if entry else mean, 2)
         text = entry["printed"] if entry else "from the confusion matrix"
-        rows.append(_row(data, method) | {"accuracy": accuracy, "printed": text})
+        rows.append(_published_row(data, method) | {"accuracy": accuracy, "printed": text})
     return rows
 
 
 def operating_points() -> list[Row]:
-    """Return false alarm and miss rates of every method, from the confusion matrices."""
+    """Return every method's false alarm and miss rates, from the published confusion matrices."""
     rows = confusion()
     rates = {(r["data"], r["method"], r["truth"], r["predicted"]): r["percent"] / 100 for r in rows}
     points = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
         healthy, diseased = CLASSES[data]
         alarm, miss = rates[data, method, healthy, diseased], rates[data, method, diseased, healthy]
-        points.append(_row(data, method) | {"false_alarm": alarm, "miss": miss})
+        points.append(_published_row(data, method) | {"false_alarm": alarm, "miss": miss})
     return points
 
 
-def _row(data: str, method: str) -> Row:
+def _published_row(data: str, method: str) -> Row:
     return {"data": data, "source": "published", "method": method}
 
 
@@ -203,16 +203,16 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
 
 
 # Methods compared in the paper, the proposed one first, and those that learn dictionaries.
-COMPARED = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
-LEARNERS = ("dfdl", "lcksvd", "fddl", "nayak")
+COMPARED_METHODS = ("dfdl", "lcksvd", "fddl", "nayak", "src-image", "shirc", "wndcharm")
+DICTIONARY_METHODS = ("dfdl", "lcksvd", "fddl", "nayak")
 # Methods with separate atoms per class.
-CLASS_LEARNERS = ("dfdl", "lcksvd", "fddl", "odl")
-ON_PATCHES = tuple(name for name, entry in METHODS.items() if entry.is_patch_level)
+CLASS_DICTIONARY_METHODS = ("dfdl", "lcksvd", "fddl", "odl")
+PATCH_METHODS = tuple(name for name, entry in METHODS.items() if entry.is_patch_level)
 _SEED = 0
 
 
 class NotPossibleError(ValueError):
-    """Experiment that is impossible with this data or these methods."""
+    """Error for an experiment that is impossible with the given data or methods."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +221,12 @@ class Sizes:
 
     Attributes
     ----------
-    max_images : images of each class; None for all
-    recipe, parameters : changes of recipes, and of parameters of methods that have them
+    max_images : maximum number of images per class; None for all
+    recipe, parameters : changed recipe settings, and changed method parameters
     n_atoms : bases per class (k); None for the preset's
-    patches, bases : sizes of the sweeps
-    n_image_sizes : number of sizes of training sets
-    synthetic : patients, images of each, and their (width, height)
+    patches, bases : numbers of training patches and of bases to compare
+    n_image_sizes : number of training set sizes to compare
+    synthetic : number of patients, images per patient, and image size (width, height)
     timed : problem for measuring run times
     """
 
@@ -256,7 +256,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Choice:
-    """Options of the user; () and None leave the choice to the experiment or the data set.
+    """User options; () and None select the default of the experiment or data set.
 
     Attributes
     ----------
@@ -273,7 +273,7 @@ class Choice:
     n_repeats: int = 1
 
     def __post_init__(self) -> None:
-        plans = [Plan.named(self.preset, method) for method in self.methods or COMPARED]
+        plans = [Plan.named(self.preset, method) for method in self.methods or COMPARED_METHODS]
         for name in self.settings:
             if not any(plan.has_setting(name) for plan in plans):
                 raise ValueError(f"no method has a setting {name!r}")
@@ -294,14 +294,14 @@ class Setting:
         """Labelled images of the experiments."""
         if self.dataset.images is None:
             raise NotPossibleError(f"{self.dataset.name}: the images have masks but no classes")
-        return few_images(self.dataset.images, self.sizes.max_images)
+        return limit_images(self.dataset.images, self.sizes.max_images)
 
     @cached_property
     def regions(self) -> Manifest | None:
-        """Images with masks, if there are any."""
+        """Images with masks; None if there are none."""
         if self.dataset.regions is None:
             return None
-        return few_images(self.dataset.regions, self.sizes.max_images)
+        return limit_images(self.dataset.regions, self.sizes.max_images)
 
     def choose_methods(
         self, defaults: Sequence[str], possible: Sequence[str], reason: str
@@ -336,19 +336,19 @@ class Setting:
 
     def compared(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
-        return self.plans(COMPARED, tuple(METHODS), "this experiment compares all methods")
+        return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
-        """Return the plan of a method at this size, aggregated by proportion as in the paper.
+        """Return the training plan of a method, aggregated by proportion as in the paper.
 
-        `n_atoms` is k, per class; a method with one dictionary for all classes gets as many for
-        each.
+        `n_atoms` is k, the number of bases per class; a method with one dictionary for all classes
+        gets k atoms per class.
         """
         plan = Plan.named(self.choice.preset, method)
         recipe = plan.recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if recipe.has_setting(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
-        if n_atoms and method in (*CLASS_LEARNERS, "nayak"):
+        if n_atoms and method in (*CLASS_DICTIONARY_METHODS, "nayak"):
             n_sharing = len(self.dataset.classes) if method == "nayak" else 1
             parameters["n_atoms"] = n_atoms * max(n_sharing, 1)
         changed_fields = dict(self.sizes.recipe)
@@ -376,7 +376,7 @@ class Setting:
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
     def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[EvaluationTask]:
-        """Return a task per split and plan."""
+        """Return an evaluation task for each pair of split and plan."""
         return [
             EvaluationTask(name, plan, split, _SEED)
             for split in splits
@@ -412,7 +412,7 @@ class Setting:
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:
-        """Return a caption of the images, by default the labelled ones, and their splits."""
+        """Return a caption on the images (by default, the labelled images) and their splits."""
         manifest = manifest or self.images
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
@@ -427,7 +427,7 @@ class Setting:
         )
 
     def _size_note(self) -> str:
-        """Return a note if the sizes are smaller than the paper's."""
+        """Return a note on sizes that are smaller than in the paper; empty if they are not."""
         if self.sizes == FULL:
             return ""
         sizes = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
@@ -437,7 +437,7 @@ class Setting:
         )
 
 
-def few_images(manifest: Manifest, max_images: int | None) -> Manifest:
+def limit_images(manifest: Manifest, max_images: int | None) -> Manifest:
     """Return at most `max_images` images of each class, from as many patients as possible."""
     if max_images is None:
         return manifest
@@ -458,7 +458,7 @@ def few_images(manifest: Manifest, max_images: int | None) -> Manifest:
 
 _STYLE: Any = charts.STYLE | {"font.size": 9, "axes.titlesize": 9, "svg.hashsalt": "histodict"}
 # Style of each method in all figures: markers, and colours for colour-blind readers.
-_STYLES = {
+_METHOD_STYLES = {
     "DFDL": ("#0072b2", "o"),
     "LC-KSVD": ("#d55e00", "s"),
     "FDDL": ("#009e73", "D"),
@@ -467,12 +467,12 @@ _STYLES = {
     "SHIRC": ("#56b4e9", "P"),
     "WND-CHARM": ("#222222", "X"),
 }
-_OTHER = ("#8c564b", "*")
+_OTHER_STYLE = ("#8c564b", "*")
 _PNG_DPI = 130
 
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
-    """Write path.svg, with text as text, and path.png; the same outcome gives the same bytes."""
+    """Write reproducible files path.svg (with text as text) and path.png; return their paths."""
     with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
@@ -486,14 +486,14 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
 
 
 def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """Return a figure with a grid of axes."""
+    """Return a figure and its axes, an array (n_rows, n_columns)."""
     layout = ConstrainedLayoutEngine(h_pad=0.1)
     figure = Figure(figsize=(width * n_columns, height * n_rows), layout=layout)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 
 def figure_grid(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with axes in rows of at most three; surplus axes are removed."""
+    """Return a figure and `n_axes` axes, in rows of at most three."""
     n_columns = 2 if n_axes == 4 else min(n_axes, 3)
     figure, axes = grid(-(-n_axes // n_columns), n_columns, width, height)
     flat: list[Axes] = list(axes.flat)
@@ -510,17 +510,17 @@ def bar(ax: Axes, y: float, value: float, method: str, filled: bool, height: flo
 
 
 def rank(row: Row) -> int:
-    """Return the position of a method in panels, equal for rows of one method."""
-    return [*_STYLES, row["method"]].index(row["method"])
+    """Return the sort key of a row's method in figures."""
+    return [*_METHOD_STYLES, row["method"]].index(row["method"])
 
 
 def style(method: str) -> tuple[str, str]:
     """Return colour and marker of a method."""
-    return _STYLES.get(method, _OTHER)
+    return _METHOD_STYLES.get(method, _OTHER_STYLE)
 
 
 def by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
-    """Return rows grouped by the value of a column."""
+    """Group rows by the value of a column."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault(row[column], []).append(row)
