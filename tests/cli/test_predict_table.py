@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict.batch import RunResult
 from histodict.cli import app
-from histodict.cli.predict import _counts
+from histodict.cli.predict import _format_label_counts
 from histodict.datasets.manifest import read_manifest
 from histodict.models import load_model
 from histodict.models.inputs import region_patch_mask
@@ -171,7 +171,7 @@ def test_mask_is_no_label_of_a_class(run_command, tissue, tmp_path):
 def test_uncertain_predictions_are_counted():
     labels = ["adenocarcinoma", "uncertain", "normal", "uncertain", "adenocarcinoma"]
     rows = [{"label": label} for label in labels]
-    assert _counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
+    assert _format_label_counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
 
 
 def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models):

@@ -272,7 +272,7 @@ def patch_images(
         if is_feature_file(record.display_image):
             return dict.fromkeys(own_patches, "")
         with open_image(record.display_image, record.mpp) as source:
-            offset = _with_score_shift(record, source)
+            offset = _coordinate_offset(record, source)
             return {
                 p: jpeg_data_uri(_patch_image(source, gallery, p, offset), quality=85)
                 for p in own_patches
@@ -315,7 +315,7 @@ def draw_outline(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArr
     return np.asarray(image)
 
 
-def _with_score_shift(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
+def _coordinate_offset(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
     """Return the offset from coordinates of a feature file to those of the image."""
     if record.image is None:
         return 0, 0
@@ -324,10 +324,10 @@ def _with_score_shift(record: ImageRecord, source: ImageSource) -> tuple[int, in
 
 
 def _patch_image(
-    source: ImageSource, gallery: PatchSample, patch: int, moved_by: tuple[int, int]
+    source: ImageSource, gallery: PatchSample, patch: int, offset: tuple[int, int]
 ) -> NDArray[np.uint8]:
     (x, y), wide = square_around(gallery, patch, _TIMES)
-    x, y = x + moved_by[0], y + moved_by[1]
+    x, y = x + offset[0], y + offset[1]
     pixels = source.read(x, y, wide, wide, max(1.0, wide / _DISPLAY_PX))
     shown = Image.fromarray(pixels).resize((_DISPLAY_PX, _DISPLAY_PX), Image.Resampling.BICUBIC)
     return draw_outline(np.asarray(shown), _TIMES, thick=2)
