@@ -123,7 +123,7 @@ class _Server:
         sources = self._app.state.context.sources
         tissue = self._folder / "data" / "tissue"
         data = open_dataset(self._user, sources, tissue)
-        bare = open_dataset(self._user, sources, tissue, is_bare=True)
+        bare = open_dataset(self._user, sources, tissue, ignores_labels=True)
         (own,) = change_classes(bare, {"name": "a"})
         wish = TrainingRequest(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
         job = new_job(self._user, training_request(data, wish) | {"parent": None})

@@ -64,7 +64,7 @@ class ServersTarget(Target):
 
         user = UserWorkspace.open(self._template, "local")
         sources = DatasetIndexCache(DataFolders([self._folder / "data"]))
-        data = open_dataset(user, sources, self._folder / "data" / "bare", is_bare=True)
+        data = open_dataset(user, sources, self._folder / "data" / "bare", ignores_labels=True)
         (own,) = change_classes(data, {"name": "a"})
         (self._image,) = data.listing.by_id
         self._data, self._label, self._token = data.id, own.id, user.token()

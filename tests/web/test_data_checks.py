@@ -14,9 +14,9 @@ from histodict.images.pixel_size import PixelSize
 from histodict.web.dataset_checks import (
     BackgroundChecks,
     ImageSummary,
+    image_warnings,
     likely_duplicates,
-    quick_warnings,
-    slow_warnings,
+    manifest_warnings,
 )
 from histodict.web.maps import Tiles
 from tests.web.app import count_calls
@@ -28,19 +28,19 @@ def records(labels: str, patients: str) -> tuple[ImageRecord, ...]:
 
 
 def test_imbalance_and_single_patients_are_warned_of():
-    (text,) = quick_warnings(Manifest(records("aaaaaaab" + "b", "12345678" + "9")))
+    (text,) = manifest_warnings(Manifest(records("aaaaaaab" + "b", "12345678" + "9")))
     assert "Class imbalance: 7 images of a, but only 2 of b" in text
-    assert quick_warnings(Manifest(records("aabb", "1234"))) == []
-    (text,) = quick_warnings(Manifest(records("aabb", "1133")[:3] + records("b", "4")))
+    assert manifest_warnings(Manifest(records("aabb", "1234"))) == []
+    (text,) = manifest_warnings(Manifest(records("aabb", "1133")[:3] + records("b", "4")))
     assert text.startswith("All images of a come from one patient")
 
 
 def test_warnings_of_the_manifest_are_included(tissue):
     folder = tissue / "tissue"
     manifest = read_manifest(folder / "manifest.csv")
-    assert quick_warnings(manifest) == []
+    assert manifest_warnings(manifest) == []
     named = replace(manifest, warnings=("x.csv: NO PATIENT is specified for 3 images.",))
-    assert quick_warnings(named) == ["NO PATIENT is specified for 3 images."]
+    assert manifest_warnings(named) == ["NO PATIENT is specified for 3 images."]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_copies_with_two_patients_and_labels_are_reported(greys):
     summaries = [
         ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records
     ]
-    (text,) = slow_warnings(manifest, summaries)
+    (text,) = image_warnings(manifest, summaries)
     assert "Likely duplicates" in text and "0.png and 1.png" in text
     assert "Pairs with different patients: 1" in text
     assert "Pairs with different labels: 1" in text
@@ -88,7 +88,7 @@ def test_pixel_sizes(greys, sizes, message):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
     summaries = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
-    found = slow_warnings(manifest, summaries)
+    found = image_warnings(manifest, summaries)
     assert [message in text for text in found] == ([True] if message else [])
 
 
@@ -171,7 +171,7 @@ def test_pixel_sizes_are_counted_by_origin(run_checks, folder):
 
 def test_warning_names_its_folder(folder):
     (folder / "a" / "5.webp").write_bytes(b"x")
-    warnings = quick_warnings(read_manifest(folder))
+    warnings = manifest_warnings(read_manifest(folder))
     assert "in a: skipped files that are not images: 5.webp" in warnings
 
 
@@ -203,7 +203,7 @@ def test_running_check_is_followed_without_listing_files(folder, monkeypatch):
 def test_check_yields_to_requests_but_ends(folder, monkeypatch, n_busy):
     from histodict.web import dataset_checks as data_checks
 
-    monkeypatch.setattr(data_checks, "_PATIENCE", 0.05)
+    monkeypatch.setattr(data_checks, "_MAX_WAIT", 0.05)
     requested = []
 
     def thumbnail(record):

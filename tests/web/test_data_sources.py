@@ -304,4 +304,4 @@ def test_change_during_a_long_listing_is_detected(sources, folder, monkeypatch):
         return found
 
     monkeypatch.setattr(datasets, "_list_images", slowly)
-    assert not sources.listing(folder).was_settled
+    assert not sources.listing(folder).are_states_final

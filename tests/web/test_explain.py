@@ -8,7 +8,7 @@ import pytest
 from histodict.decision.atom_annotations import AtomAnnotations
 from histodict.models.prepared_image import open_prepared_image
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.web.patch_explanation import _text, explain
+from histodict.web.patch_explanation import _explanation_text, explain
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def test_background_is_not_explained(model, manifest, gallery, patch_map):
 
 
 def test_text_of_a_distance():
-    message = _text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
+    message = _explanation_text(["a", "b"], 0, np.array([-0.3, 0.2]), False)
     assert message == "This patch is closest to a: its distance is -0.30, that of b 0.20."
-    assert "The map shows it as b" in _text(["a", "b"], 1, np.array([0.1, 0.2]), True)
+    assert "The map shows it as b" in _explanation_text(["a", "b"], 1, np.array([0.1, 0.2]), True)
 
 
 def test_named_atoms_are_explained_by_name(model, manifest, gallery, patch_map):

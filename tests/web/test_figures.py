@@ -8,7 +8,7 @@ from .conftest import MISSING
 
 pytest.importorskip("starlette", reason=MISSING)
 
-from histodict.web.model_report import describe_range, difference, figures
+from histodict.web.model_report import describe_range, difference, score_summary
 
 CLASSES = ["benign", "malignant"]
 
@@ -23,7 +23,7 @@ def rows(*groups):
 
 
 def test_patients_are_counted_per_class():
-    found = figures(
+    found = score_summary(
         CLASSES,
         rows(
             ("malignant", "malignant", "1", 11),
@@ -44,25 +44,28 @@ def test_patients_are_counted_per_class():
 def test_enough_patients_give_intervals():
     some = [("malignant", "malignant", f"m{n}", 2) for n in range(4)]
     some += [("benign", "malignant" if n == 0 else "benign", f"b{n}", 2) for n in range(4)]
-    found = figures(CLASSES, rows(*some))
+    found = score_summary(CLASSES, rows(*some))
     assert found["balanced"]["low"] < 0.875 < found["balanced"]["high"]
     assert found["overlap"] == {}
 
 
 def test_unknown_labels_give_a_mean_without_interval():
     some = [(name, name, f"{name}{n}", 1) for name in CLASSES for n in range(4)]
-    assert figures(CLASSES, rows(*some))["balanced"] is not None
-    assert figures(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
+    assert score_summary(CLASSES, rows(*some))["balanced"] is not None
+    assert score_summary(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
 
 
 def test_overlap_of_regions_has_an_interval():
     some = [
         {"label": "b", "answer": "b", "patient": str(n), "overlap": [[8, n, 1]]} for n in range(4)
     ]
-    found = figures(["a", "b"], some, min_patches=1)["overlap"]
+    found = score_summary(["a", "b"], some, min_patches=1)["overlap"]
     assert found["Dice"]["low"] < 64 / 74 < found["Dice"]["high"]
-    assert figures(["a", "b"], some[:2], min_patches=1)["overlap"] == {"Dice": None, "IoU": None}
-    assert figures(["a", "b"], some, min_patches=3)["overlap"] == {}
+    assert score_summary(["a", "b"], some[:2], min_patches=1)["overlap"] == {
+        "Dice": None,
+        "IoU": None,
+    }
+    assert score_summary(["a", "b"], some, min_patches=3)["overlap"] == {}
 
 
 def compared(*groups):

@@ -275,11 +275,11 @@ def test_threshold_at_an_image_value_gives_consistent_counts(trained):
 
 
 def job_image(job, row):
-    from histodict.web.training import train_and_test
+    from histodict.web.training import split_training_and_test
 
     (found,) = (
         record
-        for record in train_and_test(job.request)[1].records
+        for record in split_training_and_test(job.request)[1].records
         if record.path.as_posix().endswith(row["name"])
     )
     return found.path

@@ -8,7 +8,7 @@ from histodict.datasets.manifest import ImageRecord
 from histodict.evaluation.measures import PatchEvaluation, dice
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.web.maps import overlap, pooled_overlap, true_rings
+from histodict.web.maps import mask_rings, overlap, pooled_overlap
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_rings_surround_the_mask_at_any_size(masked, times, tmp_path):
     """Also if the mask is smaller than its image."""
     size = 120 * times, 80 * times
     Image.fromarray(np.full((size[1], size[0], 3), 200, np.uint8)).save(masked.path)
-    (ring,) = true_rings(masked, size)
+    (ring,) = mask_rings(masked, size)
     x, y = np.array(ring).reshape(-1, 2).T
     area = abs(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) / 2
     assert area == pytest.approx(40 * 30 * times**2, rel=0.02)

@@ -21,9 +21,9 @@ from histodict.utils.cache import LRUCache
 from histodict.utils.progress import no_callback
 from histodict.utils.text_io import write_checked_json
 from histodict.web.api import model as api_model
-from histodict.web.dataset_checks import exclude_images
+from histodict.web.dataset_checks import exclude_unreadable_images
 from histodict.web.jobs import Job
-from histodict.web.training import train_and_test
+from histodict.web.training import split_training_and_test
 from histodict.web.worker import train
 from histodict.web.workspace import read_json
 from tests.web.app import count_calls, open_client, open_data, start
@@ -52,7 +52,7 @@ class Reports:
 
     def records(self) -> list[tuple[ImageRecord, ...]]:
         """Return the training and the test records."""
-        return [manifest.records for manifest in train_and_test(self.job.request)]
+        return [manifest.records for manifest in split_training_and_test(self.job.request)]
 
     def rewrite(self, name, change):
         """Change a JSON file of the job."""
@@ -121,7 +121,7 @@ def leave_out(reports):
     names = [row["name"] for row in reports.job.results()["images"]]
     bad = [{"name": name, "reason": "lost"} for name in names]
     write_checked_json(reports.job.folder / "bad-images.json", bad)
-    exclude_images(reports.job)
+    exclude_unreadable_images(reports.job)
 
 
 @pytest.mark.parametrize(

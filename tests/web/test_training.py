@@ -16,11 +16,11 @@ from histodict.web.datasets import (
 )
 from histodict.web.model_report import applied_corrections
 from histodict.web.training import (
-    _CHANGED,
+    _PRESET_CHANGES,
     PRESET_LABELS,
     TrainingRequest,
-    offered_plan,
-    train_and_test,
+    plan_of_preset,
+    split_training_and_test,
     training_request,
 )
 from histodict.web.workspace import DataFolders, UserWorkspace
@@ -34,27 +34,27 @@ def dataset(tissue, tmp_path):
 
 @pytest.mark.parametrize("offer", PRESET_LABELS)
 def test_presets_of_the_page_are_presets_with_changes(offer):
-    base, changes = _CHANGED.get(offer, (offer, {}))
-    plan = offered_plan(offer, "dfdl")
+    base, changes = _PRESET_CHANGES.get(offer, (offer, {}))
+    plan = plan_of_preset(offer, "dfdl")
     assert plan == Plan.named(base, "dfdl").parse_settings(changes)
     assert {"ensemble", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 
 def test_settings_that_a_method_lacks_are_omitted():
-    plan = offered_plan("quick", "lbp-colour")
+    plan = plan_of_preset("quick", "lbp-colour")
     assert "n_atoms" not in plan.recipe.method_parameters
     assert plan.recipe.patches_per_class == 2000
     with pytest.raises(ValueError, match="preset must be one of"):
-        offered_plan("slow", "dfdl")
+        plan_of_preset("slow", "dfdl")
 
 
 def test_request_round_trip(dataset):
-    plan = offered_plan("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
+    plan = plan_of_preset("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
     request = training_request(dataset, TrainingRequest(plan, None, 7, test_folds=2))
     again = TrainingRequest.from_request(request)
     assert (again.plan, again.regions, again.seed) == (plan, None, 7)
     assert training_request(dataset, again) == request
-    learn, test = train_and_test(request)
+    learn, test = split_training_and_test(request)
     assert set(test.patients) == set(request["test_patients"])
     assert not set(test.patients) & set(learn.patients)
 
@@ -69,7 +69,7 @@ def test_request_round_trip(dataset):
 )
 def test_incompatible_settings_are_refused(dataset, settings, regions, message):
     settings = settings | ({"context_scale": "1"} if "features" in settings else {})
-    plan = offered_plan("quick", "dfdl").parse_settings(settings)
+    plan = plan_of_preset("quick", "dfdl").parse_settings(settings)
     with pytest.raises(ValueError, match=message):
         training_request(dataset, TrainingRequest(plan, regions, 0))
 
@@ -86,7 +86,7 @@ def corrected_in(dataset, requested, image, box):
 def test_status_of_a_correction_is_reported(dataset):
     """Marking a region makes its patient a training patient; former test patients stay in the test
     set."""
-    first = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    first = TrainingRequest(plan_of_preset("quick", "dfdl"), None, 0, test_folds=2)
     request = training_request(dataset, first)
     stored = request["test_patients"]
     by_id = dataset.listing.by_id
@@ -107,7 +107,7 @@ def test_status_of_a_correction_is_reported(dataset):
 
 
 def test_moved_patient_is_used_for_training(dataset):
-    requested = TrainingRequest(offered_plan("quick", "dfdl"), None, 0, test_folds=2)
+    requested = TrainingRequest(plan_of_preset("quick", "dfdl"), None, 0, test_folds=2)
     moved, *others = training_request(dataset, requested)["test_patients"]
     update_settings(dataset, {"learn_from": [moved]})
     again = replace(dataset, about=DatasetSettings.read(dataset.folder))
@@ -121,7 +121,7 @@ def test_moved_patient_is_used_for_training(dataset):
 
 def test_missing_patients_are_not_in_the_test_set(dataset):
     requested = TrainingRequest(
-        offered_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
+        plan_of_preset("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
     )
     assert training_request(dataset, requested)["test_patients"] == ["patient01"]
 

@@ -1,7 +1,7 @@
 """Checks of a data set before training, and unreadable images of a training.
 
-Likely duplicates are found on 32 × 32 grey thumbnails y, centred and of unit norm: two images are
-likely the same if the largest ⟨y, g(y')⟩ over the eight rotations and reflections g is near 1.
+Likely duplicates are found on 32 × 32 grey thumbnails y, centred and scaled to unit norm: images
+are likely equal if the largest ⟨y, g(y')⟩ over the eight rotations and reflections g is near 1.
 
 A training's folder holds
     bad-images.json   [{"name", "reason"}]
@@ -37,11 +37,14 @@ _SIDE = 32
 _MIN_SIMILARITY = 0.97
 _MIN_CONTRAST = 2.0  # grey levels; below it, an image is blank and similar to all blank ones
 _MAX_COMPARED = 5000
-_IMBALANCE = 3
-_N_NAMED = 4
+_MIN_IMBALANCE = 3
+_MAX_NAMES = 4
 _MAX_CHECKS = 32  # in the cache, of all users
-_PATIENCE, _PAUSE = 0.2, 0.01  # seconds for which a check yields to requests, polling interval
-_UNKNOWN = PixelSize(None, "unknown")
+_MAX_WAIT, _POLL_INTERVAL = (
+    0.2,
+    0.01,
+)  # seconds for which a check yields to requests, polling interval
+_UNKNOWN_PIXEL_SIZE = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
@@ -58,25 +61,25 @@ class ImageSummary:
 
     record: ImageRecord
     grey: NDArray[np.float32] | None
-    size: PixelSize = _UNKNOWN
+    size: PixelSize = _UNKNOWN_PIXEL_SIZE
     reason: str = ""
 
 
 def summarize_image(
     record: ImageRecord, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
 ) -> ImageSummary:
-    """Check an image by means of its stored thumbnail.
+    """Check an image on its stored thumbnail.
 
     Parameters
     ----------
     record : image
-    thumbnail : function that returns the thumbnail's path, or raises if the image may not be read
+    thumbnail : function that returns the thumbnail's path, or raises an error
     mpp : µm per pixel if neither the record nor the file gives it
     """
     try:
         with Image.open(thumbnail(record)) as image_file:
             grey = np.asarray(image_file.convert("L").resize((_SIDE, _SIDE)), np.float32)
-        size = DatasetSettings(mpp=mpp).is_set(record.mpp).at(record.path)
+        size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).at(record.path)
     except Exception as error:
         return ImageSummary(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
@@ -84,11 +87,11 @@ def summarize_image(
     return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
 
 
-def quick_warnings(manifest: Manifest) -> list[str]:
-    """Return warnings about the manifest, without reading images."""
-    warnings = [_within(manifest.root, text) for text in manifest.warnings]
+def manifest_warnings(manifest: Manifest) -> list[str]:
+    """Return warnings about the labels and patients of a data set, without reading images."""
+    warnings = [_shorten_paths(manifest.root, text) for text in manifest.warnings]
     counts = Counter(record.label for record in manifest.records if record.label)
-    if counts and max(counts.values()) > _IMBALANCE * min(counts.values()):
+    if counts and max(counts.values()) > _MIN_IMBALANCE * min(counts.values()):
         (most, n_most), (least, n_least) = counts.most_common(1)[0], counts.most_common()[-1]
         warnings.append(
             f"Class imbalance: {n_most} images of {most}, but only {n_least} of {least}. Use the "
@@ -104,8 +107,8 @@ def quick_warnings(manifest: Manifest) -> list[str]:
     return warnings
 
 
-def _within(root: Path, text: str) -> str:
-    """Return a warning without the set's own path, but with the name of a subfolder."""
+def _shorten_paths(root: Path, text: str) -> str:
+    """Return a warning with paths relative to the folder of the data set."""
     source, _, message = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
@@ -113,8 +116,8 @@ def _within(root: Path, text: str) -> str:
     return message or text
 
 
-def slow_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
-    """Return warnings that require reading images: pixel sizes and likely duplicates."""
+def image_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
+    """Return warnings about pixel sizes and likely duplicates, found by reading the images."""
     return [*_pixel_sizes(summaries), *_duplicates(manifest, summaries)]
 
 
@@ -172,7 +175,7 @@ def _duplicates(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
 
 
 def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]:
-    """Return pairs (i, j), i < j, of thumbnails (side, side) that show the same."""
+    """Return pairs of indices i < j of grey thumbnails (side, side) that are nearly equal."""
     if len(greys) < 2:
         return []
     centred = np.stack(greys) - np.mean(greys, axis=(1, 2), keepdims=True, dtype=np.float32)
@@ -192,8 +195,8 @@ def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]
 
 
 def _first_names(names: list[str]) -> str:
-    rest = f" and {len(names) - _N_NAMED} more" if len(names) > _N_NAMED else ""
-    return "; ".join(names[:_N_NAMED]) + rest
+    rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return "; ".join(names[:_MAX_NAMES]) + rest
 
 
 @dataclass
@@ -205,9 +208,9 @@ class CheckReport:
     manifest : checked images
     summaries : results per image so far
     warnings : findings about the whole set
-    refused : reasons why these images cannot be used for training
+    refused : errors that prevent training on these images
     is_ready : whether the check is complete
-    is_forgotten : whether the check is obsolete
+    is_obsolete : whether the check is obsolete
     """
 
     manifest: Manifest
@@ -215,22 +218,22 @@ class CheckReport:
     warnings: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     is_ready: bool = False
-    is_forgotten: bool = False
+    is_obsolete: bool = False
 
     def bad(self, manifest: Manifest) -> list[dict[str, str]]:
-        """Return the names of unreadable images, with reasons."""
+        """Return dictionaries with name and reason of each unreadable image."""
         bad = (summary for summary in list(self.summaries) if summary.reason)
         return [describe_findings(manifest, summary.record, summary.reason) for summary in bad]
 
 
 class BackgroundChecks:
-    """Slow checks of data sets, one after another in the background.
+    """Queue of slow checks of data sets, run by a background thread.
 
     A check is cached until the images, or their metadata, change.
     """
 
     def __init__(self, is_page_busy: Callable[[], bool] = lambda: False) -> None:
-        """Start a thread; `is_page_busy` tells whether a check should wait for requests."""
+        """Start the thread; it pauses while `is_page_busy` returns True."""
         self._is_page_busy = is_page_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._requested: OrderedDict[str, CheckReport] = OrderedDict()
@@ -238,20 +241,20 @@ class BackgroundChecks:
         self._is_closed = False
 
     def close(self) -> None:
-        """Stop after the current image."""
+        """Stop the thread after the current image."""
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def done(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
         """Return the report of a complete check; None if there is none."""
         with self._lock:
-            report = self._requested.get(_state(manifest, mpp))
+            report = self._requested.get(_fingerprint(manifest, mpp))
         return report if report and report.is_ready else None
 
     def request(
         self, manifest: Manifest, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
     ) -> dict[str, Any]:
-        """Return the state and the findings of a check, which the first request starts.
+        """Return the state and findings of a check; start the check if it is new.
 
         Parameters
         ----------
@@ -259,7 +262,7 @@ class BackgroundChecks:
         thumbnail : function that returns the path of an image's thumbnail
         mpp : µm per pixel if neither a table nor the file gives it
         """
-        key = _state(manifest, mpp)
+        key = _fingerprint(manifest, mpp)
         with self._lock:
             if key not in self._requested:
                 self._requested[key] = CheckReport(manifest)
@@ -267,11 +270,11 @@ class BackgroundChecks:
             self._requested.move_to_end(key)
             report = self._requested[key]
             while len(self._requested) > _MAX_CHECKS:
-                self._requested.popitem(last=False)[1].is_forgotten = True
+                self._requested.popitem(last=False)[1].is_obsolete = True
         return self._to_json(key, report)
 
     def follow(self, check: str, source: Path) -> dict[str, Any] | None:
-        """Return the state of a running check; None if `request` has to be called.
+        """Return the state of a running check; None if it is unknown or complete.
 
         Unlike `request`, it does not access the image files.
 
@@ -308,11 +311,11 @@ class BackgroundChecks:
         mpp: float | None,
     ) -> None:
         for record in manifest.records:
-            if self._is_closed or report.is_forgotten:
+            if self._is_closed or report.is_obsolete:
                 return
             self._yield_to_requests()
             report.summaries.append(summarize_image(record, thumbnail, mpp))
-        report.warnings = slow_warnings(manifest, report.summaries)
+        report.warnings = image_warnings(manifest, report.summaries)
         # Dropping the thumbnails frees megabytes.
         report.summaries = [replace(summary, grey=None) for summary in report.summaries]
         try:
@@ -325,19 +328,21 @@ class BackgroundChecks:
         report.is_ready = True
 
     def _yield_to_requests(self) -> None:
-        """Wait while requests are processed, but at most `_PATIENCE` seconds."""
-        end = time.monotonic() + _PATIENCE
+        """Wait while requests are processed, but at most `_MAX_WAIT` seconds."""
+        end = time.monotonic() + _MAX_WAIT
         while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_INTERVAL)
 
 
-def _state(manifest: Manifest, mpp: float | None) -> str:
-    """Return a key that changes with the image files or their metadata."""
-    files = [(record, [_file_state(file) for file in record.files]) for record in manifest.records]
+def _fingerprint(manifest: Manifest, mpp: float | None) -> str:
+    """Return a hash of the image files' states and their metadata."""
+    files = [
+        (record, [_file_signature(file) for file in record.files]) for record in manifest.records
+    ]
     return short_id(repr((manifest.root, mpp, files)))
 
 
-def _file_state(path: Path) -> tuple[int, ...]:
+def _file_signature(path: Path) -> tuple[int, ...]:
     try:
         return stat_signature(path)
     except OSError:  # it is missing now
@@ -347,27 +352,27 @@ def _file_state(path: Path) -> tuple[int, ...]:
 # --- unreadable images of a training --------------------------------------------------------------
 
 
-Bad = list[dict[str, Any]]
+UnreadableImages = list[dict[str, Any]]
 
 
 def describe_findings(manifest: Manifest, record: ImageRecord, reason: str) -> dict[str, str]:
-    """Return the name of an image and why it, or its mask, cannot be read."""
+    """Return a dictionary with the name of an image and why it or its mask is unreadable."""
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
         reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
     return {"name": manifest.name(record), "reason": reason}
 
 
-def find_bad_images(job: Job, manifest: Manifest, callback: Callback) -> None:
+def check_training_images(job: Job, manifest: Manifest, callback: Callback) -> None:
     """Read every image; raise ValueError for unreadable ones unless the user excludes them."""
     unreadable = check_readable(manifest.records, None, callback).bad
     bad = [describe_findings(manifest, record, reason) for record, reason in unreadable]
     write_checked_json(job.folder / "bad-images.json", bad)
-    if bad and not excludes_images(job):
-        raise ValueError(refusal(len(bad), len(manifest.records)))
+    if bad and not excludes_unreadable_images(job):
+        raise ValueError(unreadable_images_message(len(bad), len(manifest.records)))
 
 
-def refusal(n_bad: int, n_images: int) -> str:
+def unreadable_images_message(n_bad: int, n_images: int) -> str:
     """Return the error message about unreadable images."""
     return (
         f"{n_bad} of {pluralize(n_images, 'image')} cannot be read: repair them, or continue "
@@ -375,20 +380,20 @@ def refusal(n_bad: int, n_images: int) -> str:
     )
 
 
-def exclude_images(job: Job) -> None:
-    """Exclude unreadable images from a training."""
+def exclude_unreadable_images(job: Job) -> None:
+    """Set the user's choice to exclude unreadable images from a training."""
     (job.folder / "skip-bad").touch()
 
 
-def excludes_images(job: Job) -> bool:
-    """Return whether a training excludes unreadable images."""
+def excludes_unreadable_images(job: Job) -> bool:
+    """Return whether the user chose to exclude unreadable images from a training."""
     return (job.folder / "skip-bad").exists()
 
 
-def bad_images(job: Job) -> Bad:
-    """Return the unreadable images found so far."""
+def read_unreadable_images(job: Job) -> UnreadableImages:
+    """Return name and reason of the unreadable images that were found so far."""
     path = job.folder / "bad-images.json"
-    found: Bad = list(read_json(path, list)) if path.exists() else []
+    found: UnreadableImages = list(read_json(path, list)) if path.exists() else []
     if not all(isinstance(bad, dict) and {*bad} >= {"name", "reason"} for bad in found):
         raise damaged_file_error(path, "an image has no name or no reason")
     return found
@@ -396,5 +401,5 @@ def bad_images(job: Job) -> Bad:
 
 def excluded_image_names(job: Job) -> frozenset[str]:
     """Return the names of images excluded from a training."""
-    found = bad_images(job) if excludes_images(job) else []
+    found = read_unreadable_images(job) if excludes_unreadable_images(job) else []
     return frozenset(bad["name"] for bad in found)

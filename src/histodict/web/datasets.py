@@ -4,9 +4,9 @@ A correction is a new label for an image, its exclusion, or a rectangle in it wi
 files of the data folder are never changed: settings (`about.json`) and corrections
 (`corrections.json`) are stored in the workspace and applied to the manifest.
 
-Every request for a tile looks up its image, and listing thousands of images takes a good part of a
-second. The index is therefore cached until the table, or a folder, has changed. For a single image,
-only the folders above it are checked.
+Every request for a tile looks up its image, and listing thousands of images can take a second. The
+index is therefore cached until the table or a folder changes. For a single image, only its parent
+folders are checked for changes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DatasetSettings:
         if not path.exists():
             return cls()
         fields = read_fields(path, _FIELDS)
-        if not _are_names(fields["learn_from"]):
+        if not _is_text_list(fields["learn_from"]):
             raise damaged_file_error(path, "learn_from is not a list of patients")
         return cls(fields["positive"], fields["mpp"], tuple(fields["learn_from"]))
 
@@ -96,7 +96,7 @@ class DatasetSettings:
         write_checked_json(folder / "about.json", asdict(self))
 
     def changed(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
-        """Return the settings with the changes of a request body, after checking them."""
+        """Return a copy with the validated changes of a request body."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
             manifest.with_positive(str(positive))  # checks the class
@@ -108,7 +108,7 @@ class DatasetSettings:
                 )
             mpp = float(mpp)
         learn_from = body.get("learn_from", list(self.learn_from))
-        if not _are_names(learn_from) or (
+        if not _is_text_list(learn_from) or (
             "learn_from" in body and not set(learn_from) <= set(manifest.patients)
         ):
             raise ValueError("learn_from must contain patients of this data set")
@@ -116,17 +116,17 @@ class DatasetSettings:
             None if positive is None else str(positive), mpp, tuple(sorted(set(learn_from)))
         )
 
-    def is_set(self, table_mpp: float | None) -> PixelSizeOption:
-        """Return the pixel size given outside the file, by its table or the user."""
+    def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
+        """Return the pixel size option of an image: that of its table, else that of the user."""
         return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 
-def _are_names(value: object) -> bool:
+def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def describe_positive_class(classes: Sequence[str], chosen: str | None) -> dict[str, Any] | None:
-    """Return the positive class of two, and how it is known; None without two classes."""
+    """Return the positive class and how it was determined; None unless there are two classes."""
     if len(classes) != 2:
         return None
     if chosen in classes:
@@ -142,30 +142,27 @@ def describe_positive_class(classes: Sequence[str], chosen: str | None) -> dict[
 _MAX_LABEL = 4096
 _MIN_LABEL = 40
 _MAX_MASK = 4096
-_CORRECTION = Correction.__required_keys__
+_CORRECTION_FIELDS = Correction.__required_keys__
 _WRITE_LOCK = threading.Lock()  # serialises changes
 MASK_CLASSES = ("no region", "region")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data set that a user has opened, with its folder or table, index, settings and their folder.
-
-    `is_bare` tells whether labels are ignored, to annotate the images.
-    """
+    """Data set that a user has opened."""
 
     id: str
-    source: Path
-    sources: DatasetIndexCache
+    source: Path  # folder or table of the images
+    sources: DatasetIndexCache  # of all data sets
     listing: DatasetIndex
-    folder: Path
+    folder: Path  # of settings and corrections, in the workspace
     about: DatasetSettings
-    is_bare: bool = False
+    ignores_labels: bool = False  # to annotate the images
 
     @property
     def name(self) -> str:
         """Name of the data set."""
-        return name_of(self.source, self.is_bare)
+        return dataset_name(self.source, self.ignores_labels)
 
     @property
     def manifest(self) -> Manifest:
@@ -174,11 +171,11 @@ class Dataset:
 
     def size_of(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of an image, from its table, its file header or the user."""
-        return self.about.is_set(record.mpp).at(record.path)
+        return self.about.pixel_size_option(record.mpp).at(record.path)
 
     @property
     def is_labelled(self) -> bool:
-        """Whether an image has a label, a mask or annotations."""
+        """Whether any image has a label, a mask or annotations."""
         return any(record.label or record.is_mapped for record in self.manifest.records)
 
     @property
@@ -187,8 +184,8 @@ class Dataset:
         return {} if self.is_labelled else class_colours(self.folder)
 
     @property
-    def set_classes(self) -> list[str]:
-        """Classes of marked rectangles; in a set with masks, region and no region."""
+    def correction_classes(self) -> list[str]:
+        """Classes of corrections; for images with masks, region and no region."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
@@ -204,27 +201,27 @@ class Dataset:
         """Return the corrections by the user."""
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
-        if not all(isinstance(c, dict) and set(c) >= _CORRECTION for c in found):
+        if not all(isinstance(c, dict) and set(c) >= _CORRECTION_FIELDS for c in found):
             raise damaged_file_error(path, "a correction is incomplete")
         return found
 
 
-def name_of(source: Path, is_bare: bool) -> str:
+def dataset_name(source: Path, ignores_labels: bool) -> str:
     """Return the name of the data set of a folder or table."""
-    return f"{source.name}{', without labels' * is_bare}"
+    return f"{source.name}{', without labels' * ignores_labels}"
 
 
-def id_of(source: Path, is_bare: bool = False) -> str:
-    """Return the id of the data set of a folder or table; it has another one without its labels."""
-    return short_id(f"{source}{chr(0) * is_bare}")  # NUL cannot occur in a path
+def make_dataset_id(source: Path, ignores_labels: bool = False) -> str:
+    """Return the id of a data set, which differs between with and without labels."""
+    return short_id(f"{source}{chr(0) * ignores_labels}")  # NUL cannot occur in a path
 
 
 def open_dataset(
-    user: UserWorkspace, sources: DatasetIndexCache, source: Path, *, is_bare: bool = False
+    user: UserWorkspace, sources: DatasetIndexCache, source: Path, *, ignores_labels: bool = False
 ) -> Dataset:
-    """Open a folder or table whose files lie in the data folders; `is_bare` ignores labels."""
+    """Open a folder or table in the data folders as a data set."""
     source = sources.folders.check(source)
-    dataset = _load(user, sources, source, is_bare=is_bare)
+    dataset = _load(user, sources, source, ignores_labels=ignores_labels)
     write_checked_json(dataset.folder / "source.json", str(source))
     return dataset
 
@@ -232,9 +229,11 @@ def open_dataset(
 def find_dataset(
     user: UserWorkspace, sources: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """Return a data set opened before; with `image`, only this image has to be current."""
+    """Return a data set opened before; with `image`, only this image is checked for changes."""
     source = find_source(user, sources.folders, dataset_id)
-    return _load(user, sources, source, image, is_bare=dataset_id == id_of(source, True))
+    return _load(
+        user, sources, source, image, ignores_labels=dataset_id == make_dataset_id(source, True)
+    )
 
 
 def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> Path:
@@ -246,7 +245,7 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
 
 
 def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
-    """Return the sources of data sets opened before, by id, as far as they may still be read."""
+    """Return the folders and tables of data sets opened before, by id, if still readable."""
     sources = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
@@ -265,20 +264,20 @@ def _load(
     source: Path,
     image: str | None = None,
     *,
-    is_bare: bool,
+    ignores_labels: bool,
 ) -> Dataset:
-    dataset_id = id_of(source, is_bare)
+    dataset_id = make_dataset_id(source, ignores_labels)
     folder = user.folder / "data" / dataset_id
-    listing = sources.listing(source, image, is_bare=is_bare)
+    listing = sources.listing(source, image, ignores_labels=ignores_labels)
     return Dataset(
-        dataset_id, source, sources, listing, folder, DatasetSettings.read(folder), is_bare
+        dataset_id, source, sources, listing, folder, DatasetSettings.read(folder), ignores_labels
     )
 
 
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None
 ) -> None:
-    """Store the settings of a request; `known` has the images with their annotated classes."""
+    """Store the settings of a request; `known` replaces the manifest that validates them."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
@@ -291,9 +290,9 @@ def update_settings(
 def add_correction(
     dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
 ) -> None:
-    """Set the label of an image or a box (left, top, right, bottom); None excludes the image."""
+    """Store the label of an image or a box (left, top, right, bottom); None excludes the image."""
     record = dataset.image(image_id)
-    classes = dataset.manifest.classes if box is None else dataset.set_classes
+    classes = dataset.manifest.classes if box is None else dataset.correction_classes
     is_left_out = label is None and box is None
     if label not in classes and not is_left_out:
         raise ValueError(f"the class {label!r} is not among {classes}")
@@ -329,10 +328,10 @@ def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
 
 
 def training_manifest(dataset: Dataset) -> Manifest:
-    """Return the images for training: corrected labels, and rectangles as masks or crops.
+    """Return the images for training, with the corrections of labels and rectangles.
 
-    A marked rectangle is painted into a copy of the image's mask. Without a mask, it becomes an
-    image of its own, of the same patient.
+    A labelled rectangle is painted into a copy of the image's mask. Without a mask, it is cropped
+    to a separate image of the same patient.
     """
     records = dict(dataset.listing.by_id)
     for record in records.values():  # the worker, which reads them, does not know the data folders
@@ -360,7 +359,7 @@ def training_manifest(dataset: Dataset) -> Manifest:
 
 
 def relabelled_manifest(dataset: Dataset) -> Manifest:
-    """Return the images with corrected labels, without excluded ones."""
+    """Return the images with corrected labels, without excluded images."""
     labels = {image: record.label for image, record in dataset.listing.by_id.items()}
     corrected = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
@@ -405,7 +404,7 @@ _MAX_BYTES = 256 * 2**20
 # Time stamps have a resolution of up to two seconds: a file changed within this time may change
 # again without a new time stamp. Such sets are listed again until that time has passed.
 _TIME_STEP = 2.0
-READ_ONLY = ": these images have no labels; they are trained from annotations"
+NO_LABELS_NOTE = ": these images have no labels; they are trained from annotations"
 
 State = tuple[int, int, int] | None
 
@@ -418,18 +417,18 @@ class DatasetIndex:
     ----------
     manifest, by_id, names : images in order, images by id, names by id
     watched : states of the files and folders that determine the list of images
-    was_settled : whether later changes of these alter their states
+    are_states_final : whether any later change of a watched file alters its time stamp
     """
 
     manifest: Manifest
     by_id: dict[str, ImageRecord]
     names: dict[str, str]
     watched: dict[Path, State]
-    was_settled: bool
+    are_states_final: bool
 
     @cached_property
     def described(self) -> bytes:
-        """JSON description of the images for the page, which requests it often."""
+        """JSON description of the images for the page, cached."""
         images = [
             {
                 "id": id_,
@@ -448,16 +447,16 @@ class DatasetIndex:
             id_: replace(record, label="", mask=None, annotations=None)
             for id_, record in self.by_id.items()
         }
-        note = f"{self.manifest.root}: existing labels are ignored{READ_ONLY}"
+        note = f"{self.manifest.root}: existing labels are ignored{NO_LABELS_NOTE}"
         manifest = Manifest(tuple(by_id.values()), (note,), self.manifest.root)
-        return DatasetIndex(manifest, by_id, self.names, self.watched, self.was_settled)
+        return DatasetIndex(manifest, by_id, self.names, self.watched, self.are_states_final)
 
     def is_current(self, image: str | None = None) -> bool:
-        """Return whether the list, or the entry of this image, is up to date."""
+        """Return whether the index, or only its entry of `image`, is up to date."""
         watched = list(self.watched)
         if image in self.by_id:  # folders above it, or the table
             watched = [p for p in self.by_id[image].path.parents if p in self.watched] or watched
-        return self.was_settled and all(_state(path) == self.watched[path] for path in watched)
+        return self.are_states_final and all(_state(path) == self.watched[path] for path in watched)
 
 
 class DatasetIndexCache:
@@ -468,33 +467,39 @@ class DatasetIndexCache:
         self._cache: LRUCache[DatasetIndex] = LRUCache(_MAX_BYTES)
 
     def listing(
-        self, source: Path, image: str | None = None, *, is_bare: bool = False
+        self, source: Path, image: str | None = None, *, ignores_labels: bool = False
     ) -> DatasetIndex:
-        """Return the index; with `image`, only its entry is current; `is_bare` ignores labels."""
+        """Return the index of a source; with `image`, only its entry is checked for changes."""
 
         def read() -> tuple[DatasetIndex, int]:
             index, n_bytes = self._read(source)
-            return (index.bare() if is_bare else index), n_bytes
+            return (index.bare() if ignores_labels else index), n_bytes
 
-        return self._cache.get((source, is_bare), read, lambda cached: cached.is_current(image))
+        return self._cache.get(
+            (source, ignores_labels), read, lambda cached: cached.is_current(image)
+        )
 
     def _read(self, source: Path) -> tuple[DatasetIndex, int]:
-        """List the images; links out of the data folders are excluded, or refused in a table."""
+        """List the images of a source; return the index and its approximate size in bytes."""
         started = time.time()
         manifest, watched, links = _list_images(source, self.folders)
-        manifest = self._exclude_outside(manifest, links)
+        manifest = self._exclude_forbidden_files(manifest, links)
         names = [manifest.name(record) for record in manifest.records]
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in watched.values())
-        was_settled = started - newest / 1e9 > _TIME_STEP
+        are_states_final = started - newest / 1e9 > _TIME_STEP
         named = dict(zip(ids, names, strict=True))
-        return DatasetIndex(manifest, by_id, named, watched, was_settled), RECORD_BYTES * len(by_id)
+        return DatasetIndex(manifest, by_id, named, watched, are_states_final), RECORD_BYTES * len(
+            by_id
+        )
 
-    def _exclude_outside(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude or refuse outside files; `links` has the links of a folder, None for a table."""
+    def _exclude_forbidden_files(
+        self, manifest: Manifest, links: Container[str] | None
+    ) -> Manifest:
+        """Exclude files outside the data folders; of a table (`links` None), raise an error."""
         is_link = os.path.islink if links is None else links.__contains__
-        check, records, outside = self.folders.check_of_many(is_link), [], []
+        check, records, outside = self.folders.cached_check(is_link), [], []
         for record in manifest.records:
             try:
                 for path in record.files:
@@ -520,15 +525,12 @@ class DatasetIndexCache:
 def _list_images(
     source: Path, folders: DataFolders
 ) -> tuple[Manifest, dict[Path, State], Container[str] | None]:
-    """List a labelled set or, if labels do not distinguish two classes, an unlabelled one.
-
-    Return the manifest, the prior states of the table or folders, and links (None for a table).
-    """
+    """Return manifest, states of table or folders before reading, and links (None for a table)."""
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():
         folders.check(table)
-        watched = _watch([table])
-        return _from_table(table), watched, None
+        watched = _read_states([table])
+        return _read_table(table), watched, None
     watched, entries = _walk(source)
     links = {str(entry.path) for entry in entries if entry.is_link}
     reason = "there are not two or more folders with images, one per class"
@@ -540,14 +542,14 @@ def _list_images(
         images, _ = find_images(source, entries)
         if not images:
             raise
-        if _has_classes(source, entries):
+        if _has_class_folders(source, entries):
             reason = str(error).removeprefix(f"{source}: ")
-    return _unlabelled(source, entries, reason), watched, links
+    return _unlabelled_manifest(source, entries, reason), watched, links
 
 
 def _walk(folder: Path) -> tuple[dict[Path, State], list[FolderEntry]]:
-    """Return the state of each folder before it was read, and all entries."""
-    watched, entries = _watch([folder]), []
+    """Return the state of each folder before reading, and all entries."""
+    watched, entries = _read_states([folder]), []
     for entry in walk(folder):
         if entry.kind == FOLDER:
             watched[entry.path] = _state(entry.path)
@@ -555,41 +557,41 @@ def _walk(folder: Path) -> tuple[dict[Path, State], list[FolderEntry]]:
     return watched, entries
 
 
-def _has_classes(folder: Path, entries: list[FolderEntry]) -> bool:
+def _has_class_folders(folder: Path, entries: list[FolderEntry]) -> bool:
     try:
         return bool(read_class_folders(folder, entries).locations)
     except ManifestError:  # splits and classes side by side
         return True
 
 
-def _from_table(table: Path) -> Manifest:
-    """Read a table; without any label or mask, its images are unlabelled."""
+def _read_table(table: Path) -> Manifest:
+    """Read a table; without labels and masks, return unlabelled images."""
     try:
         return read_manifest(table)
     except ManifestError:
         manifest = read_manifest(table, labelled=False)
         if any(record.label or record.is_mapped for record in manifest.records):
             raise
-    note = f"{table}: the table has no label column{READ_ONLY}"
+    note = f"{table}: the table has no label column{NO_LABELS_NOTE}"
     return replace(manifest, warnings=(note,))
 
 
-def _unlabelled(folder: Path, entries: list[FolderEntry], reason: str) -> Manifest:
+def _unlabelled_manifest(folder: Path, entries: list[FolderEntry], reason: str) -> Manifest:
     images, skipped = find_images(folder, entries)
     records = tuple(ImageRecord(path, "", relative_name(folder, path)) for path in images)
-    warnings = [f"{folder}: {reason}{READ_ONLY}"]
+    warnings = [f"{folder}: {reason}{NO_LABELS_NOTE}"]
     if skipped:
         names = truncated_list([relative_name(folder, path) for path in skipped])
         warnings.append(f"{folder}: skipped masks and files of unsupported formats: {names}")
     return Manifest(records, tuple(warnings), folder)
 
 
-def _watch(paths: list[Path]) -> dict[Path, State]:
+def _read_states(paths: list[Path]) -> dict[Path, State]:
     return {path: _state(path) for path in paths}
 
 
 def _state(path: Path) -> State:
-    """Return values that change with a file or a folder's entries; None if missing."""
+    """Return size and time stamps of a file or folder; None if missing."""
     try:
         status = path.stat()
     except OSError:

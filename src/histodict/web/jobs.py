@@ -9,8 +9,8 @@ A job's folder holds
     log.txt          output of the worker
 and the files that the worker writes.
 
-Trainings precede maps of slides: a training stops a running map, which is restarted later. Workers
-end with the server, however it ends; the next server continues their jobs.
+Trainings have priority over maps of slides: a training stops a running map, which is restarted
+later. Workers exit when the server ends or crashes; the next server continues their jobs.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ IMPORTED = "opened"  # a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
-_INTERVAL = 0.3
-_WORKER = "histodict.web.worker"
+_POLL_INTERVAL = 0.3
+_WORKER_MODULE = "histodict.web.worker"
 _LOG_LINES = 6
 _MAX_NAME = 80
-_FIELDS: dict[str, dict[str, Any]] = {
+_FILE_FIELDS: dict[str, dict[str, Any]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
 }
-_REQUEST: dict[str, Any] = {
+_REQUEST_FIELDS: dict[str, Any] = {
     "kind": str,
     "made": (int, float),
     "name": str,
@@ -64,7 +64,7 @@ _REQUEST: dict[str, Any] = {
     "records": list,
 }
 # Further fields of requests by kind.
-_REQUEST_OF_KIND: dict[str, dict[str, Any]] = {
+_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Any]] = {
     TRAIN: {
         "recipe": dict,
         "seed": int,
@@ -76,7 +76,7 @@ _REQUEST_OF_KIND: dict[str, dict[str, Any]] = {
     },
     MAP: {"model": str, "folder": str},
 }
-_RESULTS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
+_RESULT_FIELDS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name given by the user, or else the default name."""
+        """Name of the job, given by the user or by default."""
         try:
             return str(_read(self.folder / "name.json")["name"])
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class Job:
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
-        """Delete the job with its model and results, atomically renamed first."""
+        """Delete the folder of the job, after renaming it atomically."""
         renamed = self.folder.with_name(f".gone-{self.id}")
         self.folder.rename(renamed)
         shutil.rmtree(renamed, ignore_errors=True)
@@ -136,24 +136,24 @@ class Job:
 
     @cached_property
     def request(self) -> dict[str, Any]:
-        """Validated request; slow to read if it lists thousands of images."""
+        """Validated request; reading it is slow if it lists thousands of images."""
         path = self.folder / "job.json"
-        kind = read_fields(path, _REQUEST)["kind"]
-        return read_fields(path, _REQUEST | _REQUEST_OF_KIND.get(kind, {}))
+        kind = read_fields(path, _REQUEST_FIELDS)["kind"]
+        return read_fields(path, _REQUEST_FIELDS | _REQUEST_FIELDS_BY_KIND.get(kind, {}))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Fields of the request that lists of jobs show, from a cache."""
+        """Fields of the request for lists of jobs, cached."""
         path = self.folder / "job.json"
-        return _summary(path, *stat_signature(path))
+        return _read_summary(path, *stat_signature(path))
 
     def results(self) -> dict[str, Any] | None:
         """Return the predictions of the test images; None if there are none yet."""
         path = self.folder / "results.json"
-        return read_fields(path, _RESULTS) if path.exists() else None
+        return read_fields(path, _RESULT_FIELDS) if path.exists() else None
 
     def state(self) -> dict[str, Any]:
-        """Return the state; an unreadable one counts as failed, and the job can be resumed."""
+        """Return the state; a job with an unreadable state counts as failed."""
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
@@ -182,7 +182,7 @@ class Job:
         write_checked_json(self.folder / "state.json", content)
 
     def progress(self) -> list[dict[str, Any]]:
-        """Return the steps so far, without incomplete or damaged lines."""
+        """Return the progress steps so far, without incomplete or damaged lines."""
         path = self.folder / "progress.jsonl"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         steps = []
@@ -199,9 +199,9 @@ class Job:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Hold the worker's lock until the block ends; yield False if another process holds it.
+        """Lock the worker's lock file; yield whether it could be locked.
 
-        On a file system without locks, yield True.
+        On a file system without locks, True is yielded.
         """
         with self.lock_file.open("ab") as file:
             is_free = True
@@ -221,16 +221,16 @@ class Job:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return _read_once(path, *stat_signature(path))
+    return _read_cached(path, *stat_signature(path))
 
 
 @lru_cache(maxsize=20_000)
-def _read_once(path: Path, *version: int) -> dict[str, Any]:
-    return read_fields(path, _FIELDS[path.name])
+def _read_cached(path: Path, *version: int) -> dict[str, Any]:
+    return read_fields(path, _FILE_FIELDS[path.name])
 
 
 @lru_cache(maxsize=10_000)
-def _summary(path: Path, *version: int) -> dict[str, Any]:
+def _read_summary(path: Path, *version: int) -> dict[str, Any]:
     request = Job(path.parent).request
     copied = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in copied} | {
@@ -243,7 +243,7 @@ def _summary(path: Path, *version: int) -> dict[str, Any]:
 
 
 def new_job(user: UserWorkspace, request: dict[str, Any]) -> Job:
-    """Create a job for this request."""
+    """Create a job with this request and return it."""
     job = Job(user.folder / "jobs" / new_id())
     try:
         write_checked_json(job.folder / "job.json", request | {"made": time.time()})
@@ -261,8 +261,8 @@ def find_job(user: UserWorkspace, job_id: str) -> Job:
     return job
 
 
-def n_tested_alike(user: UserWorkspace, job: Job) -> int:
-    """Return the number of finished trainings with the same data and test patients as this one."""
+def count_comparable_trainings(user: UserWorkspace, job: Job) -> int:
+    """Return the number of finished trainings with the data and test patients of `job`."""
     wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
     alike = (
         other
@@ -273,7 +273,7 @@ def n_tested_alike(user: UserWorkspace, job: Job) -> int:
 
 
 def all_jobs(user: UserWorkspace) -> list[Job]:
-    """Return the user's jobs, newest first; report and leave out those with a damaged request."""
+    """Return the user's jobs, newest first, without jobs whose request is damaged."""
     found = []
     folder = user.folder / "jobs"
     for name in filter(is_id, os.listdir(folder) if folder.is_dir() else ()):
@@ -299,24 +299,24 @@ class JobQueue:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.RLock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="jobs")
+        self._thread = threading.Thread(target=self._run_queue, daemon=True, name="jobs")
 
     def start(self, users: list[UserWorkspace]) -> None:
-        """Queue the active jobs of an earlier server, and start the thread."""
+        """Queue the active jobs of an earlier server, and start the queue thread."""
         active = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
         for job in sorted(active, key=lambda job: job.summary["made"]):
             self.add(job)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread and the running job; the next server continues it."""
+        """Stop the thread and the running job, which the next server continues."""
         self._stop.set()
         with self._lock:
             for job in self._jobs():
                 if job.id in self._processes:
-                    _end(self._processes[job.id])
+                    _kill_and_wait(self._processes[job.id])
                     job.end_run(job.state()["run"], WAITING)
-                    self._discard(job)
+                    self._forget(job)
 
     def _jobs(self) -> list[Job]:
         return list(self._active.values())
@@ -326,7 +326,7 @@ class JobQueue:
         self._active.setdefault(job.id, job)
 
     def n_ahead(self, job: Job) -> int:
-        """Return the number of jobs ahead: the running one, then waiting trainings, then maps."""
+        """Return the number of jobs that run before `job`."""
         ids = [other.id for other in sorted(self._jobs(), key=_priority)]
         return ids.index(job.id) if job.id in ids else 0
 
@@ -338,7 +338,7 @@ class JobQueue:
                 return
             process = self._processes.get(job.id)
             if process is None:  # a worker of an earlier server ends by itself
-                self._discard(job)
+                self._forget(job)
             else:
                 _kill(process)  # do not wait: ending may take a while on busy cores
             job.set_state(CANCELLED, state["run"])
@@ -348,11 +348,11 @@ class JobQueue:
         self.cancel(job)
         with self._lock:
             if job.id in self._processes:
-                _end(self._processes[job.id])
-            self._discard(job)
+                _kill_and_wait(self._processes[job.id])
+            self._forget(job)
 
     def resume(self, job: Job) -> None:
-        """Queue a failed or cancelled job again; a finished model is not trained again."""
+        """Queue a failed or cancelled job again; an already trained model is reused."""
         with self._lock:
             state = job.state()
             if state["state"] in (*ACTIVE, DONE):
@@ -360,14 +360,14 @@ class JobQueue:
             job.set_state(WAITING, state["run"])
             self.add(job)
 
-    def _watch(self) -> None:
-        while not self._stop.wait(_INTERVAL):
+    def _run_queue(self) -> None:
+        while not self._stop.wait(_POLL_INTERVAL):
             try:
-                self._scan()
+                self._update_jobs()
             except OSError as error:  # for example a full disk; try again
                 log_once(f"the state of the trainings cannot be checked: {error}")
 
-    def _scan(self) -> None:
+    def _update_jobs(self) -> None:
         with self._lock:
             if self._stop.is_set():
                 return
@@ -401,14 +401,14 @@ class JobQueue:
         if process is not None and is_dead:
             del self._processes[job.id]
         if job.state()["state"] not in ACTIVE and job.id not in self._processes:
-            self._discard(job)
+            self._forget(job)
 
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
         (job.folder / "progress.jsonl").unlink(missing_ok=True)
         job.set_state(RUNNING, run)
         server = str(os.getpid())
-        command = [sys.executable, "-m", "histodict.utils.child_process", server, _WORKER]
+        command = [sys.executable, "-m", "histodict.utils.child_process", server, _WORKER_MODULE]
         command += [str(job.folder), str(run), server]
         with (job.folder / "log.txt").open("wb") as log:
             self._processes[job.id] = subprocess.Popen(
@@ -421,13 +421,13 @@ class JobQueue:
                 process_group=0,
             )
 
-    def _discard(self, job: Job) -> None:
+    def _forget(self, job: Job) -> None:
         self._active.pop(job.id, None)
         self._processes.pop(job.id, None)
 
 
 def _is_orphaned(job: Job) -> bool:
-    """Return whether an earlier server left the job as running and its worker has ended."""
+    """Return whether the job's state is running, but its worker has ended."""
     if job.state()["state"] != RUNNING:
         return False
     with job.locked() as is_free:
@@ -439,14 +439,14 @@ def _priority(job: Job) -> tuple[bool, bool]:
     return job.state()["state"] != RUNNING, not job.is_training
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_and_wait(process: subprocess.Popen[bytes]) -> None:
     """Kill a worker with its children, and wait until it has ended."""
     _kill(process)
     process.wait()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker with its children; files are written atomically, so none is left incomplete."""
+    """Kill a worker with its children, without waiting."""
     if process.poll() is None and hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -5,16 +5,16 @@ Predictions are stored in the folder of a job:
 maps/KEY.json    the prediction: label, score, class fractions, text, position of the map's grid
 maps/KEY.npz     the patch map, if there is one; see `PatchMap.save`
 
-The difference of two maps has the patches of the first one. Each is compared with the patch of the
-second map whose centre is nearest; without one, or on background, it is not compared.
+The difference of two maps is defined on the patches of the first map. Each patch is compared with
+the patch of the second map whose centre is nearest, unless there is none or either is background.
 
-The overlap of detected and true regions is counted in patches on tissue. With H patches in both, M
-only in true regions and A only in detected ones, Dice is 2H / (2H + M + A) and IoU is
-H / (H + M + A).
+The overlap of detected and true regions is counted in patches on tissue. With H hits (patches in
+both), M misses (only in true regions) and A false alarms (only in detected regions), Dice is
+2H / (2H + M + A) and IoU is H / (H + M + A).
 
 Tiles form a deep-zoom pyramid, read from the image files. Level 0 is the whole image in one tile;
-every further level has twice the resolution, and the last one has that of the image. A tile is
-TILE_SIDE pixels square, or less at the right and lower edge.
+every further level has twice the resolution, up to that of the image. Tiles are squares of
+TILE_SIDE pixels, or smaller at the right and lower edges.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .workspace import DamagedFileError, log_once, read_fields, short_id
 
 _MAX_OUTLINES = 400
 _FORMAT_VERSION = 8  # of the stored files; increase it when their content changes
-_METADATA: dict[str, Any] = {
+_PREDICTION_FIELDS: dict[str, Any] = {
     "answer": object,
     "is_uncertain": bool,
     "score": object,
@@ -73,7 +73,7 @@ def compute_prediction(
     mpp: float | None = None,
     callback: Callback = no_callback,
 ) -> dict[str, Any]:
-    """Predict an image, store the prediction with its patch map, and return it as JSON values.
+    """Predict an image, store prediction and patch map, and return the prediction as JSON values.
 
     Parameters
     ----------
@@ -83,22 +83,23 @@ def compute_prediction(
     mpp : µm per pixel if neither the record nor the file gives it
     callback : called with the progress
     """
-    state = _state(record, mpp)  # before reading: the image may be replaced in the meantime
-    size = DatasetSettings(mpp=mpp).is_set(record.mpp)
+    state = _fingerprint(record, mpp)  # before reading: the image may be replaced in the meantime
+    size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp)
     prediction = model.predict_one(
         record.path, mpp=size, callback=callback, within=record.region_of_interest
     )
     values = prediction_to_json(prediction) | {"version": short_id(repr(state))}
     if prediction.patch_map is not None:  # before the prediction that refers to it
-        prediction.patch_map.save(_file(folder, record, "npz"))
+        prediction.patch_map.save(_stored_file(folder, record, "npz"))
     write_checked_json(
-        _file(folder, record, "json"), values | {"format_version": _FORMAT_VERSION, "state": state}
+        _stored_file(folder, record, "json"),
+        values | {"format_version": _FORMAT_VERSION, "state": state},
     )
     return values
 
 
 def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
-    """Return the JSON object that describes a prediction."""
+    """Return a prediction as a JSON object."""
     patch_map = prediction.patch_map
     return {
         "answer": prediction.top_label,
@@ -117,7 +118,7 @@ def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
 
 
 def _grid_to_json(grid: PatchGrid) -> dict[str, float]:
-    """Return the position of the grid over the image."""
+    """Return size, position and patch size of the grid as a JSON object."""
     return {
         "n_rows": grid.n_rows,
         "n_columns": grid.n_columns,
@@ -129,8 +130,8 @@ def _grid_to_json(grid: PatchGrid) -> dict[str, float]:
     }
 
 
-def _state(record: ImageRecord, mpp: float | None) -> list[Any]:
-    """Return values that change with the image file, its region or its pixel size."""
+def _fingerprint(record: ImageRecord, mpp: float | None) -> list[Any]:
+    """Return the state of the image file, its region of interest and its pixel size."""
     within = [*record.region_of_interest.fingerprint()] if record.region_of_interest else []
     return [*file_key(record.path), record.mpp, mpp, *within]
 
@@ -139,29 +140,29 @@ def load_prediction(
     folder: Path, record: ImageRecord, mpp: float | None = None
 ) -> dict[str, Any] | None:
     """Return a prediction stored by `compute_prediction`; None if missing or outdated."""
-    path = _file(folder, record, "json")
+    path = _stored_file(folder, record, "json")
     try:
-        prediction = read_fields(path, _METADATA) if path.exists() else {}
+        prediction = read_fields(path, _PREDICTION_FIELDS) if path.exists() else {}
     except DamagedFileError as error:
         log_once(f"{error}: the prediction is computed again")
         prediction = {}
     is_present = prediction.pop("format_version", None) == _FORMAT_VERSION and prediction.pop(
         "state", None
-    ) == _state(record, mpp)
+    ) == _fingerprint(record, mpp)
     return prediction if is_present else None
 
 
 def compute_or_load(
     model: Model, record: ImageRecord, folder: Path, mpp: float | None = None
 ) -> dict[str, Any]:
-    """Return the stored prediction of an image, computed if needed."""
+    """Return the stored prediction of an image; compute it if missing or outdated."""
     return load_prediction(folder, record, mpp) or compute_prediction(model, record, folder, mpp)
 
 
 def map_version(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
-    """Return a key that changes whenever `stored_map` would return another map."""
+    """Return a cache key of the map that `stored_map` returns."""
     _map_metadata(folder, record, mpp)
-    return file_key(_file(folder, record, "npz"))
+    return file_key(_stored_file(folder, record, "npz"))
 
 
 def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> PatchMap:
@@ -170,16 +171,16 @@ def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> P
     Raises
     ------
     KeyError
-        If there is none.
+        If the image has no stored map.
     ValueError
-        If it is damaged; the prediction is then deleted, to be computed again.
+        If the map is damaged; the prediction is then deleted and can be computed again.
     """
     _map_metadata(folder, record, mpp)
     try:
-        return PatchMap.load(_file(folder, record, "npz"))
+        return PatchMap.load(_stored_file(folder, record, "npz"))
     except (ValueError, OSError) as error:
         # Without it, the next request computes both files again.
-        _file(folder, record, "json").unlink(missing_ok=True)
+        _stored_file(folder, record, "json").unlink(missing_ok=True)
         raise ValueError(f"{error}: open the image again to compute a new map") from error
 
 
@@ -196,11 +197,11 @@ def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[
 def apply_threshold(
     model: Model, stored: dict[str, Any], patch_map: PatchMap | None, path: Path
 ) -> Prediction:
-    """Return a stored prediction with the decision threshold of a changed model.
+    """Apply the decision threshold of a model to a stored prediction.
 
     Parameters
     ----------
-    model : model with the changed threshold
+    model : model with another threshold than in the stored prediction
     stored : prediction as returned by `load_prediction`
     patch_map : stored patch map; None if there is none
     path : image file
@@ -226,8 +227,8 @@ def apply_threshold(
     )
 
 
-def _file(folder: Path, record: ImageRecord, kind: str) -> Path:
-    """Return the path of a stored file of an image, or of its region of interest."""
+def _stored_file(folder: Path, record: ImageRecord, kind: str) -> Path:
+    """Return the path of an image's stored file with suffix `kind` ("json" or "npz")."""
     part = f"-{short_id(repr(record.region_of_interest))}" if record.region_of_interest else ""
     return folder / f"{output_key(record.path)}{part}.{kind}"
 
@@ -235,7 +236,7 @@ def _file(folder: Path, record: ImageRecord, kind: str) -> Path:
 def map_image(
     patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
 ) -> NDArray[np.uint8]:
-    """Return an RGBA image of one pixel per patch: its class's colour, opaque for large margins.
+    """Return an RGBA image with a pixel per patch: class colour, more opaque for large margins.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def map_image(
 
 
 def outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
-    """Return rings (x, y, x, y, …) around the largest regions of a class."""
+    """Return the outlines of the largest regions of a class as rings [x, y, x, y, …]."""
     return patch_map.rings(class_index, min_patches, _MAX_OUTLINES)
 
 
@@ -311,7 +312,7 @@ class MapDifference:
         return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
     def image(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
-        """Return an RGBA image of one pixel per patch: grey, or the new class's colour if changed.
+        """Return an RGBA image with a pixel per patch: the new class's colour, grey if unchanged.
 
         Parameters
         ----------
@@ -330,11 +331,11 @@ class MapDifference:
 
 
 def _nearest_classes(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
-    """Return the second map's predicted classes at the centres of the first one's patches."""
+    """Return the predicted classes of the second map at the patch centres of the first map."""
     grid, other_grid = first.grid, second.grid
-    rows = _nearest_indices(other_grid, other_grid.top, _centres(grid, grid.top, grid.n_rows))
+    rows = _nearest_indices(other_grid, other_grid.top, _patch_centres(grid, grid.top, grid.n_rows))
     columns = _nearest_indices(
-        other_grid, other_grid.left, _centres(grid, grid.left, grid.n_columns)
+        other_grid, other_grid.left, _patch_centres(grid, grid.left, grid.n_columns)
     )
     has_row, has_column = rows < other_grid.n_rows, columns < other_grid.n_columns
     has_row &= rows >= 0
@@ -346,14 +347,14 @@ def _nearest_classes(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
     return classes
 
 
-def _centres(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
+def _patch_centres(grid: PatchGrid, start: float, count: int) -> NDArray[np.float64]:
     return np.arange(count, dtype=np.float64) * grid.step + (start + grid.patch_side / 2)
 
 
 def _nearest_indices(
     grid: PatchGrid, start: float, centres: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the rows or columns of a grid nearest to coordinates; they may be out of range."""
+    """Return the nearest grid row or column of each coordinate, possibly out of range."""
     position = (centres - start - grid.patch_side / 2) / grid.step
     return np.floor(position + 0.5).astype(np.int64)
 
@@ -361,11 +362,11 @@ def _nearest_indices(
 # --- overlap with masks ---------------------------------------------------------------------------
 
 
-_MAX_CELLS = 300  # grid cells along the longer side of a mask
+_MAX_MASK_CELLS = 300  # grid cells along the longer side of a mask
 
 
 @dataclass(frozen=True)
-class Fractions:
+class OverlapScores:
     """Dice coefficient and intersection over union."""
 
     dice: float
@@ -373,9 +374,9 @@ class Fractions:
 
 
 def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
-    """Count hits, misses and false alarms against the record's mask or label.
+    """Count hits, misses and false alarms of detected regions against the record's mask or label.
 
-    Return a row for each minimum region size of 1, 2, … connected patches.
+    Return a row of these counts for each minimum region size of 1, 2, … connected patches.
     """
     tissue = patch_map.tissue
     regions, sizes = label_regions(patch_map.predicted_classes == 1)
@@ -390,10 +391,10 @@ def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
     return [counts(min_patches) for min_patches in range(1, MAX_MIN_PATCHES + 1)]
 
 
-def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> Fractions | None:
-    """Return Dice and IoU of the pooled patches of all images; None if undefined.
+def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> OverlapScores | None:
+    """Return Dice and IoU of the pooled patches of all images.
 
-    They are also None if the overlap of one image is unknown.
+    Return None if they are undefined or the overlap of an image is unknown.
 
     Parameters
     ----------
@@ -405,12 +406,12 @@ def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> Fr
         return None
     hits, misses, alarms = (sum(counts[index][k] for counts in known if counts) for k in range(3))
     union = hits + misses + alarms
-    return Fractions(2 * hits / (union + hits), hits / union) if union else None
+    return OverlapScores(2 * hits / (union + hits), hits / union) if union else None
 
 
-def true_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
-    """Return rings (x, y, x, y, …) around the regions of the record's mask, for this image size."""
-    side = max(1.0, max(size) / _MAX_CELLS)
+def mask_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
+    """Return the outlines of the regions of the record's mask as rings [x, y, x, y, …]."""
+    side = max(1.0, max(size) / _MAX_MASK_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
     is_region = region_coverage(record, "").coverage(x, y, side) >= MIN_OVERLAP
     return [
@@ -427,7 +428,7 @@ _PIXEL_BYTES = 768 * 2**20  # open images
 
 
 def n_levels(size: tuple[int, int]) -> int:
-    """Return the number of levels, from the whole image in one tile to its full resolution."""
+    """Return the number of levels of the tile pyramid of an image of this size."""
     return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
 
 
@@ -442,9 +443,9 @@ class Tiles:
         self._locks = LocksByKey()
 
     def open(self, record: ImageRecord) -> ImageSource:
-        """Return the open image from the cache; a file that has changed is opened again.
+        """Return the open image from the cache; open it again if the file has changed.
 
-        It is closed by the garbage collector, because other threads may be reading it.
+        Images are closed by the garbage collector, because other threads may be reading them.
         """
 
         def opened() -> tuple[ImageSource, int]:
@@ -452,10 +453,10 @@ class Tiles:
             source.read(0, 0, 1, 1)
             return source, source.memory_bytes
 
-        return self._sources.get(_key(record), opened)
+        return self._sources.get(_source_key(record), opened)
 
     def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
-        """Return a tile as JPEG; raise KeyError if there is none at this position."""
+        """Return a tile as JPEG; raise KeyError for positions outside the image."""
 
         def encoded() -> tuple[bytes, int]:
             data = encode_jpeg(_read_tile(self.open(record), level, column, row))
@@ -464,16 +465,16 @@ class Tiles:
         return self._tiles.get(_tile_key(record, level, column, row), encoded)
 
     def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
-        """Return a tile from the cache; None if it is not there."""
+        """Return a tile as JPEG from the cache; None if it is not cached."""
         return self._tiles.find(_tile_key(record, level, column, row))
 
     def thumbnail_file(self, record: ImageRecord) -> Path:
-        """Return the path of an image's thumbnail, which need not exist."""
+        """Return the path of an image's thumbnail, without creating the file."""
         name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
         return self._folder / name[:2] / f"{name}.jpg"
 
     def thumbnail(self, record: ImageRecord) -> Path:
-        """Return the path of an image's thumbnail, created if needed."""
+        """Return the path of an image's thumbnail; create the file if it does not exist."""
         path = self.thumbnail_file(record)
         with self._locks.acquire((path.name,)):  # two threads must not write the same file
             if not path.is_file():
@@ -484,12 +485,12 @@ class Tiles:
         return path
 
 
-def _key(record: ImageRecord) -> Key:
+def _source_key(record: ImageRecord) -> Key:
     return (repr(file_key(record.path)), record.mpp)
 
 
 def _tile_key(record: ImageRecord, *position: int) -> Key:
-    return (*_key(record), *position)
+    return (*_source_key(record), *position)
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:

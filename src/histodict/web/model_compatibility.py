@@ -1,7 +1,7 @@
 """Imported model files, and warnings about models that do not match images or another model.
 
-The copy of an imported file becomes a finished job, so that it is displayed like a trained model.
-The same file has the same copy; a changed file is another model.
+An imported file is copied to a finished job, so that it is displayed like a trained model. A file
+is imported only once; a changed file counts as another model.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ class ModelProfile:
         return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
 
 
-def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
-    """Return warnings about using a model on a data set; none on its training set."""
-    if kind.images == dataset.id:
+def incompatibilities(profile: ModelProfile, dataset: Dataset) -> list[str]:
+    """Return warnings about using a model on a data set; empty for its training set."""
+    if profile.images == dataset.id:
         return []
-    source = "comes from a file" if kind.is_file else "was trained on other images"
-    warnings = [f"This model {source} ({kind.name}): its accuracy on these images is unknown."]
-    if kind.tuning:
-        warnings.append(f"Its decision was changed after training: {kind.tuning}.")
+    source = "comes from a file" if profile.is_file else "was trained on other images"
+    warnings = [f"This model {source} ({profile.name}): its accuracy on these images is unknown."]
+    if profile.tuning:
+        warnings.append(f"Its decision was changed after training: {profile.tuning}.")
     labels = dataset.manifest.classes
-    unknown = [name for name in labels if name not in kind.classes]
+    unknown = [name for name in labels if name not in profile.classes]
     if unknown:
         warnings.append(
-            f"These images are labelled {_joined(labels)}; the classes of the model are "
-            f"{_joined(kind.classes)}, and every patch gets one of these."
+            f"These images are labelled {_join_names(labels)}; the classes of the model are "
+            f"{_join_names(profile.classes)}, and every patch gets one of these."
         )
-    if kind.mpp is None:
+    if profile.mpp is None:
         warnings.append(
             "The pixel size of the training images of the model is unknown: cells may have "
             "another size in these images."
@@ -84,12 +84,12 @@ def incompatibilities(kind: ModelProfile, dataset: Dataset) -> list[str]:
 
 
 def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
-    """Return descriptions of the differences between two models, apart from their training."""
+    """Return descriptions of the differences in classes, images and patches of two models."""
     descriptions = []
     if set(one.classes) != set(other.classes):
         descriptions.append(
-            f"The models have different classes: {_joined(one.classes)}, and "
-            f"{_joined(other.classes)}."
+            f"The models have different classes: {_join_names(one.classes)}, and "
+            f"{_join_names(other.classes)}."
         )
     if one.images != other.images:
         descriptions.append("The models were probably trained on different images.")
@@ -105,12 +105,12 @@ def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
     return descriptions
 
 
-def _joined(names: list[str] | tuple[str, ...]) -> str:
+def _join_names(names: list[str] | tuple[str, ...]) -> str:
     return " / ".join(names)
 
 
-def _mpp_text(kind: ModelProfile) -> str:
-    return "unknown" if kind.mpp is None else f"{kind.mpp:g} µm"
+def _mpp_text(profile: ModelProfile) -> str:
+    return "unknown" if profile.mpp is None else f"{profile.mpp:g} µm"
 
 
 # --- imported models ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ _IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the sa
 def import_model(
     user: UserWorkspace, folders: DataFolders, folder_index: int, relative_path: str
 ) -> Job:
-    """Import a model file from the data folders, and return its job.
+    """Import a model file from the data folders and return its job.
 
     Parameters
     ----------
@@ -153,12 +153,12 @@ def import_model(
 
 
 def _import_file(job: Job, path: Path) -> None:
-    """Copy and check the model; write the request last, because it marks the job as complete."""
+    """Copy a model file to a job, check it, and then write the request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
     model = _load_copy(job.model_file, path.name)
     job.set_state(DONE, 0)
-    write_checked_json(job.folder / "job.json", _request(path, model))
+    write_checked_json(job.folder / "job.json", _imported_model_request(path, model))
 
 
 def _load_copy(copy: Path, name: str) -> Model:
@@ -169,8 +169,8 @@ def _load_copy(copy: Path, name: str) -> Model:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
-def _request(path: Path, model: Model) -> dict[str, Any]:
-    """Return a request with the fields of a training whose details are unknown."""
+def _imported_model_request(path: Path, model: Model) -> dict[str, Any]:
+    """Return the request of a finished job for an imported model."""
     return {
         "kind": IMPORTED,
         "made": time.time(),

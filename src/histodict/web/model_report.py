@@ -1,7 +1,7 @@
 """Reports on a model: scores with intervals by patient, HTML report, comparison with the parent.
 
-Two models are compared on the images that both were tested on, against the labels of the later one,
-so that a label changed in between does not count as progress.
+Two models are compared on the images that both were tested on, with the labels of the later model,
+so that corrected labels do not count as an improvement.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from .jobs import Job
 from .maps import apply_threshold, compute_or_load, pooled_overlap, stored_map
 from .patch_explanation import NO_TISSUE_HERE
 from .schema import (
-    ClassFigure,
-    Compared,
+    ClassScore,
+    ComparedImage,
     Correction,
     CorrectionStatus,
     Difference,
-    Figures,
     PreviousModel,
     Range,
+    ScoreSummary,
     UsedCorrection,
 )
 from .training import request_manifest
@@ -58,32 +58,36 @@ from .training import request_manifest
 Rows = Sequence[Mapping[str, Any]]
 
 
-def figures(classes: Sequence[str], rows: Rows, min_patches: float | None = None) -> Figures:
-    """Return the scores of rows that have a prediction.
+def score_summary(
+    classes: Sequence[str], rows: Rows, min_patches: float | None = None
+) -> ScoreSummary:
+    """Return the scores of test images with intervals by patient.
 
     Parameters
     ----------
     classes : classes of the model
-    rows : results of the test images
+    rows : results of the test images that have a prediction
     min_patches : minimum number of connected patches of a region, for models that find regions
     """
-    proportions = {name: fraction for name in classes if (fraction := _fraction(name, rows))}
+    proportions = {
+        name: fraction for name in classes if (fraction := _class_proportion(name, rows))
+    }
     known = [proportions[name] for name in classes if name in proportions]
     of_classes = [row for row in rows if row["label"] in classes]
     # Images of unknown classes count in the mean; their predictions are always wrong.
     has_all_classes = {row["label"] for row in rows} == set(classes)
     balanced = mean_interval(known) if has_all_classes else None
     return {
-        "classes": [_figure_of_class(name, fraction) for name, fraction in proportions.items()],
-        "balanced": None if balanced is None else _range(*balanced),
+        "classes": [_class_score(name, fraction) for name, fraction in proportions.items()],
+        "balanced": None if balanced is None else _make_range(*balanced),
         "few_patients": few_patients_warning(
             (row["label"] for row in of_classes), (row["patient"] for row in of_classes)
         ),
-        "overlap": {} if min_patches is None else _overlaps(rows, min_patches),
+        "overlap": {} if min_patches is None else _overlap_intervals(rows, min_patches),
     }
 
 
-def _fraction(name: str, rows: Rows) -> Proportion | None:
+def _class_proportion(name: str, rows: Rows) -> Proportion | None:
     """Return the proportion of correctly classified images of a class."""
     class_rows = [row for row in rows if row["label"] == name]
     if not class_rows:
@@ -93,22 +97,22 @@ def _fraction(name: str, rows: Rows) -> Proportion | None:
     )
 
 
-def _figure_of_class(name: str, fraction: Proportion) -> ClassFigure:
+def _class_score(name: str, fraction: Proportion) -> ClassScore:
     low, high = fraction.low, fraction.high
     return {
         "name": name,
         "n_right": fraction.n_right,
         "n_images": fraction.n_images,
         "n_patients": fraction.n_patients,
-        "interval": None if low is None or high is None else _range(low, high),
+        "interval": None if low is None or high is None else _make_range(low, high),
     }
 
 
-def _range(low: float, high: float) -> Range:
+def _make_range(low: float, high: float) -> Range:
     return {"low": low, "high": high}
 
 
-def _overlaps(rows: Rows, min_patches: float) -> dict[str, Range | None]:
+def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Range | None]:
     """Return intervals of pooled Dice and IoU, for regions of at least `min_patches` patches."""
     index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
@@ -116,21 +120,21 @@ def _overlaps(rows: Rows, min_patches: float) -> dict[str, Range | None]:
         return {}
     tables = np.array([[*counts[index], 0] for counts in overlaps if counts])
     repeat = Repeat(np.full(len(tables), "image"), patients, tables)
-    return {name: _bootstrap(metric, repeat) for name, metric in OVERLAPS.items()}
+    return {name: _bootstrap_range(metric, repeat) for name, metric in OVERLAPS.items()}
 
 
-def _bootstrap(metric: Metric, repeat: Repeat) -> Range | None:
+def _bootstrap_range(metric: Metric, repeat: Repeat) -> Range | None:
     if len(set(repeat.patients)) < MIN_PATIENTS:
         return None
     try:
         interval = bootstrap_interval(metric, [repeat])
     except ValueError:  # the metric is undefined on these patients or on nearly all draws
         return None
-    return _range(interval.low, interval.high)
+    return _make_range(interval.low, interval.high)
 
 
 def describe_range(interval: Range | None) -> str:
-    """Describe an interval, or its absence."""
+    """Describe a confidence interval, or why there is none."""
     if interval is None:
         return "no interval, too few patients"
     return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
@@ -139,8 +143,8 @@ def describe_range(interval: Range | None) -> str:
 # --- two models on the same images ----------------------------------------------------------------
 
 
-def difference(rows: Sequence[Compared], patients: Sequence[str]) -> Difference | None:
-    """Return the increase of the proportion of correct images; None with too few patients."""
+def difference(rows: Sequence[ComparedImage], patients: Sequence[str]) -> Difference | None:
+    """Return the increase in accuracy with its interval; None for too few patients."""
     if len(set(patients)) < MIN_PATIENTS:
         return None
     patient_of_image, images = np.array(patients), np.full(len(rows), "image")
@@ -170,7 +174,7 @@ def model_card(
     request: dict[str, Any],
     results: Mapping[str, Any] | None,
 ) -> list[SummaryRow]:
-    """Return the description of the model from its file, its test patients and its corrections."""
+    """Return the rows of the model card, from model file, test patients and corrections."""
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
@@ -189,9 +193,9 @@ def model_card(
 
 
 def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
-    """Return the number of corrections by their effect on the training."""
+    """Describe the number of corrections by their effect on the training."""
     counts = Counter(c["use"] for c in corrections)
-    parts = [f"{counts[use]} {label}" for use, label in _USAGE.items() if counts[use]]
+    parts = [f"{counts[status]} {label}" for status, label in _USAGE.items() if counts[status]]
     return f"{len(corrections)} by the user: {', '.join(parts)}" if parts else "none"
 
 
@@ -213,13 +217,13 @@ class StoredPredictions:
     model: Model
 
     def prediction(self, image: str, moved: Model) -> Prediction:
-        """Return the prediction of an image, with its map, by a model with another threshold."""
+        """Return the prediction of an image with its map, at the threshold of model `moved`."""
         record = self.records[image]
         stored = compute_or_load(self.model, record, self.maps, self.mpp)
         return apply_threshold(moved, stored, stored_map(self.maps, record, self.mpp), record.path)
 
 
-def size_text(model: Model, rows: list[dict[str, Any]]) -> list[str]:
+def pixel_size_warnings(model: Model, rows: list[dict[str, Any]]) -> list[str]:
     """Return warnings about assumed or different pixel sizes of test images."""
     # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
@@ -250,15 +254,15 @@ def write_report(
     untuned : results as trained, if the threshold was chosen on the test images
     selection : warning about choosing among several models
     """
-    rows = _predicted(results)
+    rows = _rows_with_prediction(results)
     counts = confusion_table(model.class_names_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.class_names_)}",
-        "facts": _figures(model, _predicted(untuned or results)),
-        "tuned": [] if untuned is None else _figures(model, rows, is_tuned=True),
+        "facts": _score_rows(model, _rows_with_prediction(untuned or results)),
+        "tuned": [] if untuned is None else _score_rows(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": figures(model.class_names_, rows)["few_patients"],
+        "few": score_summary(model.class_names_, rows)["few_patients"],
         "classes": model.class_names_,
         "card": card,
         "truths": [truth for truth, _ in counts],
@@ -267,8 +271,8 @@ def write_report(
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
         "atom_classes": users,
-        "examples": _examples(model, rows, stored),
-        "warnings": size_text(model, rows),
+        "examples": _example_images(model, rows, stored),
+        "warnings": pixel_size_warnings(model, rows),
         "failed": [
             (row["name"], row.get("failure", NO_TISSUE_HERE))
             for row in results["images"]
@@ -288,13 +292,13 @@ def selection_summary(n_models: int) -> str:
     )
 
 
-def _figures(
+def _score_rows(
     model: Model, rows: list[dict[str, Any]], *, is_tuned: bool = False
 ) -> list[dict[str, Any]]:
-    """Return scores with intervals by patient.
+    """Return scores with intervals by patient as table rows.
 
-    For two classes they include sensitivity and specificity, for regions the overlap with the
-    true regions. `is_tuned` tells whether the operating point was chosen on these images.
+    For two classes, sensitivity and specificity are included; for regions, the overlap with true
+    regions. `is_tuned` tells whether the operating point was chosen on these images.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
@@ -302,10 +306,10 @@ def _figures(
     point = (
         model.decision_threshold.value if model.finds_regions and model.decision_threshold else None
     )
-    intervals = figures(classes, rows, point)
+    intervals = score_summary(classes, rows, point)
     scores: dict[str, Any] = {}
     if point is not None and rows:
-        scores |= _overlap_figures(model, rows, intervals, point)
+        scores |= _overlap_score_rows(model, rows, intervals, point)
     if rows and missing:
         scores["balanced accuracy: no test image of class " + " or ".join(missing)] = "not known"
     elif rows:
@@ -327,12 +331,12 @@ def _figures(
     return [{"name": name, "value": value} for name, value in scores.items()]
 
 
-def _predicted(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows_with_prediction(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 
-def _overlap_figures(
-    model: Model, rows: list[dict[str, Any]], scores: Figures, point: float
+def _overlap_score_rows(
+    model: Model, rows: list[dict[str, Any]], scores: ScoreSummary, point: float
 ) -> dict[str, str]:
     fractions = pooled_overlap([row.get("overlap") for row in rows], point)
     if fractions is None:
@@ -348,9 +352,9 @@ def _overlap_figures(
 def confusion_table(
     classes: Sequence[str], rows: list[dict[str, Any]]
 ) -> list[tuple[str, list[int]]]:
-    """Return for each true label how often each class was predicted.
+    """Return for each true label the number of predictions of each class.
 
-    Labels that are not classes of the model follow; their images count as errors.
+    Labels that are not classes of the model come last; their images count as errors.
     """
     counts = Counter((row["label"], row["answer"]) for row in rows)
     others = sorted({row["label"] for row in rows} - set(classes))
@@ -361,7 +365,7 @@ def confusion_table(
 
 
 def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return per patient the number of images and the wrong ones, most errors first."""
+    """Return the number of images and of errors per patient, most errors first."""
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
@@ -394,24 +398,32 @@ def _atom_mosaics(model: Model) -> list[dict[str, str]]:
 
 
 def top_atom_patches(
-    model: Model, gallery: PatchSample | None, learn: Manifest
+    model: Model, gallery: PatchSample | None, training_images: Manifest
 ) -> list[dict[str, Any]]:
-    """Return the most used atoms with the training patches of the largest weights."""
+    """Return the most used atoms, with the training patches in which their weight is largest."""
     if gallery is None or model.model_.atoms() is None:
         return []
-    found = AtomReportData.from_model(model, gallery, learn.records, _N_ATOMS)
-    return atom_rows(found, learn.records, [training_name(learn, r) for r in learn.records])
+    found = AtomReportData.from_model(model, gallery, training_images.records, _N_ATOMS)
+    return atom_rows(
+        found,
+        training_images.records,
+        [training_name(training_images, r) for r in training_images.records],
+    )
 
 
-def training_name(learn: Manifest, record: ImageRecord) -> str:
-    """Return the name of a training image; marked rectangles share one name."""
-    return learn.name(record) if record.path.is_relative_to(learn.root) else "an annotated region"
+def training_name(training_images: Manifest, record: ImageRecord) -> str:
+    """Return the name of a training image; all crops of marked rectangles share one name."""
+    return (
+        training_images.name(record)
+        if record.path.is_relative_to(training_images.root)
+        else "an annotated region"
+    )
 
 
-def _examples(
+def _example_images(
     model: Model, rows: list[dict[str, Any]], stored: StoredPredictions
 ) -> list[dict[str, Any]]:
-    """Return images with their maps, wrong predictions first."""
+    """Return example images with their maps, wrong predictions first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if row["grid"] is None or row["image"] not in stored.records or len(shown) == _N_EXAMPLES:
@@ -439,7 +451,7 @@ def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
     manifest = request_manifest(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
 
-    def use(correction: Correction) -> CorrectionStatus:
+    def status_of(correction: Correction) -> CorrectionStatus:
         record, is_region = images.get(correction["name"]), correction["box"] is not None
         if correction["label"] is None:
             return "left out"
@@ -449,19 +461,21 @@ def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
             return "learnt"
         return "unused" if is_region and record.mask is None else "truth"
 
-    return [c | {"use": use(c)} for c in request["corrections"]]
+    return [c | {"use": status_of(c)} for c in request["corrections"]]
 
 
-def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> PreviousModel | None:
-    """Return the comparison with the parent; None if one of them has no results."""
+def compare_with_parent(
+    job: Job, results: dict[str, Any] | None, parent: Job
+) -> PreviousModel | None:
+    """Return the comparison of a job with its parent; None if either has no results."""
     earlier = parent.results()
     if results is None or earlier is None:
         return None
-    masks, earlier_masks = _masks(job), _masks(parent)
+    masks, earlier_masks = _mask_paths(job), _mask_paths(parent)
     earlier_rows = {row["image"]: row for row in earlier["images"]}
     common = [row for row in results["images"] if row["image"] in earlier_rows]
     rows = [
-        _compared(
+        _compare_rows(
             row,
             earlier_rows[row["image"]],
             masks.get(row["name"]) == earlier_masks.get(row["name"]),
@@ -477,7 +491,7 @@ def model_before(job: Job, results: dict[str, Any] | None, parent: Job) -> Previ
     }
 
 
-def _compared(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool) -> Compared:
+def _compare_rows(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool) -> ComparedImage:
     return {
         "image": row["image"],
         "name": row["name"],
@@ -490,7 +504,7 @@ def _compared(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool) -> 
     }
 
 
-def _masks(job: Job) -> dict[str, str | None]:
+def _mask_paths(job: Job) -> dict[str, str | None]:
     manifest = request_manifest(job.request)
     images = manifest.records[: job.request["n_images"]]
     return {manifest.name(r): str(r.mask) if r.mask else None for r in images}

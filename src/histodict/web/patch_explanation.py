@@ -28,14 +28,14 @@ Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
 class CachedPreparedImage(PreparedImage):
-    """Prepared image that caches chunks, as users inspect several patches of a chunk in turn."""
+    """Prepared image with a cache of the features of its chunks."""
 
     def add(self, chunks: LRUCache[Chunk], key: Key) -> None:
-        """Set the cache, and a key that identifies the image and its preparation."""
+        """Set the cache and the key of the prepared image in it."""
         self._chunks, self._key = chunks, key
 
     def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> Chunk:
-        """Return tissue and features of a chunk, from the cache."""
+        """Return tissue mask and features of a chunk, from the cache."""
         make = super().chunk_features
 
         def compute() -> tuple[Chunk, int]:
@@ -45,10 +45,10 @@ class CachedPreparedImage(PreparedImage):
         return self._chunks.get((*self._key, repr((grid, rows, columns))), compute)
 
 
-def centre_of(
+def patch_centre(
     patch_map: PatchMap, row: int, column: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the level-0 x and y of a patch's centre."""
+    """Return the level-0 coordinates x and y of a patch's centre."""
     x, y = patch_map.grid.corner(row, column)
     half = patch_map.grid.patch_side / 2
     return np.array(x + half), np.array(y + half)
@@ -85,20 +85,22 @@ def explain(
         "side": grid.patch_side,
     }
     if predicted == NO_TISSUE:
-        reason = _exclusion_reason(prepared_image, centre_of(patch_map, row, column))
+        reason = _exclusion_reason(prepared_image, patch_centre(patch_map, row, column))
         return patch_fields | {"winner": None, "words": reason}
     patches = model.model_
     patch = grid.read(prepared_image, slice(row, row + 1), slice(column, column + 1))
     normalized = prepared_image.normalize(patch)[0]
-    vector = patches.project(_vector_of(prepared_image, grid, row, column))
+    vector = patches.project(_patch_vector(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
-    parts = _parts(model.class_names_, patches.atoms(), vector[0], code, distances[0])
+    parts = _decompose_patch(model.class_names_, patches.atoms(), vector[0], code, distances[0])
     for atom in parts["atoms"]:
         atom["name"] = patches.atom_annotations.get(atom["atom"]).name
     return patch_fields | {
         "winner": model.class_names_[predicted],
-        "words": _text(model.class_names_, predicted, distances[0], parts["is_residual"]),
+        "words": _explanation_text(
+            model.class_names_, predicted, distances[0], parts["is_residual"]
+        ),
         "picture": png_data_uri(magnify(normalized)),
         **parts,
         "similar": [
@@ -118,10 +120,10 @@ def _exclusion_reason(
     return f"{NO_TISSUE_HERE}. Patches without tissue are excluded."
 
 
-def _vector_of(
+def _patch_vector(
     prepared: PreparedImage, grid: PatchGrid, row: int, column: int
 ) -> NDArray[np.float32]:
-    """Return the patch's vector (1, n_features), read with its chunk, as for the map."""
+    """Return the feature vector (1, n_features) of a patch, from its chunk."""
     for rows, columns in grid.chunks():
         if rows.start <= row < rows.stop and columns.start <= column < columns.stop:
             tissue, vectors = prepared.chunk_features(grid, rows, columns)
@@ -131,7 +133,9 @@ def _vector_of(
     raise KeyError("there is no such patch")
 
 
-def _text(names: list[str], predicted: int, distances: NDArray[np.float64], residual: bool) -> str:
+def _explanation_text(
+    names: list[str], predicted: int, distances: NDArray[np.float64], residual: bool
+) -> str:
     best, second = np.argsort(distances)[:2].tolist()
     least, next_distance = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
     if residual and distances[best] == distances[second]:
@@ -154,14 +158,17 @@ def _text(names: list[str], predicted: int, distances: NDArray[np.float64], resi
     return message
 
 
-def _parts(
+def _decompose_patch(
     names: list[str],
     atoms: AtomTable | None,
     vector: NDArray[np.float32],
     code: csr_array,
     distances: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Return distance and reconstruction per class, and the atoms with the largest weights."""
+    """Return distance and reconstruction per class, and the atoms with the largest weights.
+
+    Reconstructions are missing for methods whose atoms do not belong to classes.
+    """
     weights = code.toarray()[0]
     classes: list[dict[str, Any]] = [
         {"name": name, "residual": float(distance)}
@@ -176,7 +183,7 @@ def _parts(
         return parts | {"is_residual": False}
     for atom_row in rows:
         atom_row["class"] = names[int(atoms.classes[atom_row["atom"]])]
-    rebuilt = [_rebuilt(atoms, weights, index) for index in range(len(names))]
+    rebuilt = [_class_reconstruction(atoms, weights, index) for index in range(len(names))]
     if atoms.patch_px is not None:
         limits = float(vector.min()), float(vector.max())
         parts["vector"] = png_data_uri(render_vector(vector, atoms.patch_px, limits))
@@ -187,10 +194,10 @@ def _parts(
     return parts | {"is_residual": bool(np.allclose(residuals, distances, atol=1e-3))}
 
 
-def _rebuilt(
+def _class_reconstruction(
     atoms: AtomTable, weights: NDArray[np.float64], class_index: int
 ) -> NDArray[np.float64]:
-    """Return the reconstruction by the atoms of a class, few of which have a weight."""
+    """Return the reconstruction (n_features,) by the atoms of a class."""
     used = np.flatnonzero((atoms.classes == class_index) & (weights != 0))
     reconstruction: NDArray[np.float64] = weights[used] @ atoms.D[used]
     return reconstruction

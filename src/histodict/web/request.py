@@ -1,15 +1,15 @@
 """API requests: concurrency limits, shared state, arguments of handlers and responses.
 
-All requests share the cores and the interpreter lock. Each runs under a concurrency limit of its
+All requests share the cores and the interpreter lock. Each runs under the concurrency limit of its
 kind, so that slow requests do not delay quick ones:
 
-quick       requests that take a moment; they hardly ever wait
-pictures    reads of image files: as many per file as there are cores, and one more over all files,
-            so that a slide on a drive that hangs delays requests for this slide only
-whys        explanations of patches, with the same limit; they do not wait for tiles
-live        predictions after a brush stroke, two at a time
-answers     predictions of models, one at a time
-downloads   files to save, one at a time
+quick           requests that take milliseconds
+images          reads of image files: one per core and file, and one more over all files, so that a
+                slide on an unresponsive drive delays requests for this slide only
+explanations    explanations of patches, with the same limit as images
+live            predictions after a brush stroke, two at a time
+predictions     predictions of models, one at a time
+downloads       files to save, one at a time
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
 from .jobs import Job, JobQueue, find_job
 from .maps import Tiles
 from .patch_explanation import CachedPreparedImage, Chunk
-from .training import train_and_test
+from .training import split_training_and_test
 from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
-QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "pictures", "whys", "live"
-PREDICTIONS, DOWNLOADS = "answers", "downloads"
+QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "images", "explanations", "live"
+PREDICTIONS, DOWNLOADS = "predictions", "downloads"
 _MAX_QUICK = 16
 _MAX_LIVE = 2
 
 
 @dataclass(frozen=True)
 class DeferredWork:
-    """Work that takes longer than a quick request, with the concurrency limit to run it under.
+    """Function that computes a slow response, and the concurrency limit to run it under.
 
     Attributes
     ----------
     limit : name of the concurrency limit
     work : function that computes the response
-    image : image file that it reads; per file, at most as many run as there are cores
+    image : image file that the function reads; at most one function per core reads a file
     """
 
     limit: str
@@ -72,7 +72,7 @@ class DeferredWork:
 
 
 class ConcurrencyLimits:
-    """Concurrency limits of a server."""
+    """Concurrency limits of a server's requests."""
 
     def __init__(self) -> None:
         self._n_cores = available_cores()
@@ -87,7 +87,7 @@ class ConcurrencyLimits:
         return any(limit.borrowed_tokens for limit in self._limits.values())
 
     async def run(self, limit_name: str, work: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a thread under a concurrency limit, with any work that it defers."""
+        """Run a function and the work it defers on threads, under concurrency limits."""
         result = await to_thread.run_sync(work, *args, limiter=self._limits[limit_name])
         while isinstance(result, DeferredWork):
             result = await self._run_deferred(result)
@@ -111,7 +111,7 @@ _TOO_LARGE = (
     "the file is too large: export fewer objects",
     "the request is too large: open files from the data folders instead of uploading them",
 )
-_STATUS = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
+_STATUS_CODES = {ForbiddenFileError: 403, KeyError: 404, FileNotFoundError: 404}  # any other: 400
 _INDEX = re.compile("[0-9]{1,9}")
 
 
@@ -132,7 +132,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, job: Job) -> tuple[LoadedModel, int]:
-        """Load the model of a job; return it with its size in bytes."""
+        """Return the model of a job and its size in bytes."""
         gallery = PatchSample.read_or_none(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
@@ -168,9 +168,7 @@ class AppState:
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """Request of a user.
-
-    The objects that it names are looked up once per request.
+    """Request of a user, which looks up the objects that its parameters name.
 
     Attributes
     ----------
@@ -179,7 +177,7 @@ class ApiRequest:
     parts : path parameters
     query : query parameters
     body : JSON body
-    sent : content that is not JSON
+    sent : body that is not JSON
     """
 
     context: AppState
@@ -211,13 +209,13 @@ class ApiRequest:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """Data set of the request; with an image, only that image is checked for changes."""
+        """Data set of the request; if an image is named, only this image is checked for changes."""
         image = self.parts.get("image")
         return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
 
     @cached_property
     def record(self) -> ImageRecord:
-        """Image of the request; its path is checked."""
+        """Image of the request, after a check of its path."""
         return self.dataset.image(str(self.parts["image"]))
 
     @cached_property
@@ -237,12 +235,12 @@ class ApiRequest:
         return self.context.models.get(key, lambda: LoadedModel.load(job))
 
     def model_at_threshold(self) -> Model:
-        """Return the job's model, at the decision threshold of the query if there is one."""
+        """Return the job's model, with the decision threshold of the query, if given."""
         model, text = self.trained.model, self.query.get("point")
         return model if text is None else model.with_threshold(float(text))
 
     def rendered(self, key: Key, draw: Callable[[], bytes]) -> bytes:
-        """Return an image or a file from the cache, or render it."""
+        """Return the bytes of an image or file from the cache, or render it with `draw`."""
 
         def render() -> tuple[bytes, int]:
             data = draw()
@@ -265,12 +263,12 @@ class ApiRequest:
 
         return self.context.prepared_images.get(key, opened)
 
-    def learn_and_test(self) -> tuple[Manifest, Manifest]:
+    def training_and_test_images(self) -> tuple[Manifest, Manifest]:
         """Return the training images and the test images of the job, from the cache."""
         job = self.job
 
         def listed() -> tuple[tuple[Manifest, Manifest], int]:
-            learn, test = train_and_test(job.request, excluded)
+            learn, test = split_training_and_test(job.request, excluded)
             return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
 
         excluded = excluded_image_names(job)
@@ -326,7 +324,7 @@ def endpoint(
 
 
 class _AsciiJSONResponse(JSONResponse):
-    """JSON response in ASCII, because file names may contain bytes that are not valid text."""
+    """JSON response in ASCII, for file names that are not valid Unicode."""
 
     def render(self, content: Any) -> bytes:
         """Return the encoded content."""
@@ -334,7 +332,7 @@ class _AsciiJSONResponse(JSONResponse):
 
 
 def _error_response(error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+    status = next((code for kind, code in _STATUS_CODES.items() if isinstance(error, kind)), 400)
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     return _AsciiJSONResponse({"error": shorten(message) or type(error).__name__}, status)
 

@@ -16,7 +16,8 @@ class Correction(TypedDict):
 
     Attributes
     ----------
-    id, image, name : ids of the correction and of the image, and the image's name
+    id : id of the correction
+    image, name : id and name of the image
     label : class; None excludes the image from training and testing
     box : left, top, right, bottom of a marked rectangle; None for the whole image
     """
@@ -34,8 +35,8 @@ class UsedCorrection(Correction):
     use: CorrectionStatus
 
 
-class Compared(TypedDict):
-    """Test image of two models, with the current true label."""
+class ComparedImage(TypedDict):
+    """Predictions of two models for a test image, with the current true label."""
 
     image: str
     name: str
@@ -75,14 +76,14 @@ class MapJob(TypedDict):
 
 
 class Range(TypedDict):
-    """95 % interval by patient."""
+    """95 % confidence interval by patient."""
 
     low: float
     high: float
 
 
-class ClassFigure(TypedDict):
-    """Correct test images of a class; `interval` is None with too few patients."""
+class ClassScore(TypedDict):
+    """Number of correct test images of a class; `interval` is None for too few patients."""
 
     name: str
     n_right: int
@@ -91,7 +92,7 @@ class ClassFigure(TypedDict):
     interval: Range | None
 
 
-class Figures(TypedDict):
+class ScoreSummary(TypedDict):
     """Scores of the test images.
 
     Attributes
@@ -102,14 +103,14 @@ class Figures(TypedDict):
     overlap : intervals of Dice and IoU, for models that find regions
     """
 
-    classes: list[ClassFigure]
+    classes: list[ClassScore]
     balanced: Range | None
     few_patients: str
     overlap: dict[str, Range | None]
 
 
 class Difference(Range):
-    """Increase of the proportion of correct images, with its interval."""
+    """Increase in accuracy, with its interval."""
 
     value: float
 
@@ -117,11 +118,11 @@ class Difference(Range):
 class PreviousModel(TypedDict):
     """Comparison of a training with its parent, on the images that both were tested on.
 
-    `difference` is None with too few patients for an interval.
+    `difference` is None if there are too few patients for an interval.
     """
 
     id: str
     name: str
     operating_point: dict[str, Any] | None
-    images: list[Compared]
+    images: list[ComparedImage]
     difference: Difference | None

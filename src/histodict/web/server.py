@@ -97,7 +97,7 @@ class AuthMiddleware:
         self._accepts_remote_hosts = accepts_remote_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an authenticated HTTP request to the application, and refuse any other."""
+        """Pass authenticated HTTP requests to the application; reject all others."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,7 +113,7 @@ class AuthMiddleware:
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
     def _authenticate(self, request: Request) -> Response | None:
-        """Set the user of the request and return None, or return the response of a refusal."""
+        """Set the user of the request; return an error response if authentication fails."""
         host = _HOST.fullmatch(request.headers.get("host", ""))
         if host is None:
             return PlainTextResponse("the request has no Host header", 400)
@@ -137,7 +137,7 @@ class AuthMiddleware:
         return match
 
     def _sign_in(self, request: Request, cookie: str) -> Response:
-        """Set the cookie if the link has a valid token; refuse the request otherwise."""
+        """Set the cookie if the link has a valid token; else return an error response."""
         token = request.query_params.get("token", "")
         if request.scope["path"] != "/" or self._user_with_token(token) is None:
             return PlainTextResponse(TOKEN_NEEDED, 401)
@@ -329,9 +329,9 @@ def _is_same_server(base: str) -> bool:
 def _limit_threads() -> None:
     """Limit numerical libraries to one thread and relax garbage collection.
 
-    Requests run concurrently, so none of them needs more than one core. Modules loaded so far stay
-    loaded, and lists of images grow by thousands of objects at a time: collection at the default
-    thresholds took a fifth of the time.
+    Requests run concurrently, so a single request does not need more than one core. Loaded modules
+    are never collected, and image lists have thousands of objects: garbage collection at the
+    default thresholds took a fifth of the time.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
@@ -340,17 +340,17 @@ def _limit_threads() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that stops soon after a signal, even if a request computes for minutes."""
+    """Uvicorn server that stops a few seconds after a signal, even during long requests."""
 
     _signal = int(signal.SIGTERM)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Remember the signal for the exit status."""
+        """Store the signal, which determines the exit status."""
         self._signal = sig
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down, and end the process if that takes longer than `_MAX_SHUTDOWN` seconds."""
+        """Shut down; terminate the process if that takes longer than `_MAX_SHUTDOWN` seconds."""
         # Threads of requests cannot be stopped; files are written atomically.
         last = threading.Timer(_MAX_SHUTDOWN, os._exit, [128 + self._signal])
         last.daemon = True
@@ -366,7 +366,7 @@ _MAX_WAITING = 100
 
 
 class LimitedH11Protocol(H11Protocol):
-    """HTTP connection with a time limit for requests and a limited number of idle peers."""
+    """HTTP connection with a time limit for requests and a limit on waiting connections."""
 
     _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # oldest first
 
@@ -386,7 +386,7 @@ class LimitedH11Protocol(H11Protocol):
             self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the time limit."""
+        """Stop the timer of the time limit."""
         self._stop_timer()
         super().connection_lost(exc)
 

@@ -26,7 +26,7 @@ PRESET_LABELS = {
     "regions": "Regions: predictions are smoothed over neighbouring patches",
 }
 # Presets of the page alone: the preset of the package that they change, and the changes.
-_CHANGED = {
+_PRESET_CHANGES = {
     "quick": (
         "fast",
         {"n_atoms": "80", "n_iter": "10", "patches_per_class": "2000", "downsample": "1"},
@@ -34,14 +34,14 @@ _CHANGED = {
 }
 
 
-def offered_plan(offer: str, method: str, *, regions: bool = False) -> Plan:
-    """Return the plan of an entry of `PRESET_LABELS`.
+def plan_of_preset(preset_name: str, method: str, *, regions: bool = False) -> Plan:
+    """Return the plan of a preset of the page, one of `PRESET_LABELS`.
 
-    Settings that the method does not have are left out.
+    Settings that the method does not have are ignored.
     """
-    if offer not in PRESET_LABELS:
-        raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {offer!r}")
-    base, changes = _CHANGED.get(offer, (offer, {}))
+    if preset_name not in PRESET_LABELS:
+        raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {preset_name!r}")
+    base, changes = _PRESET_CHANGES.get(preset_name, (preset_name, {}))
     plan = Plan.named(base, method, regions=regions)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.parse_settings({k: v for k, v in changes.items() if k in known})
@@ -56,7 +56,7 @@ class TrainingRequest:
     plan : training plan
     regions : class whose regions are detected; None to classify images
     seed : random seed
-    test_folds : number of folds, one of which is kept for testing by patient; 0 for no test
+    test_folds : number of folds by patient, one of which is the test set; 0 for no test
     test_patients : patients to test on, in place of a fold
     """
 
@@ -68,7 +68,7 @@ class TrainingRequest:
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any]) -> TrainingRequest:
-        """Return the settings of an earlier request, with the same test patients for comparison."""
+        """Return the settings of an earlier request, with the same test patients."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
@@ -85,8 +85,10 @@ class TrainingRequest:
         if self.regions:
             region_classes(manifest, self.regions)
 
-    def included_patients(self, manifest: Manifest, learn_from: Collection[str] = ()) -> list[str]:
-        """Return the test patients, none of them in `learn_from`."""
+    def select_test_patients(
+        self, manifest: Manifest, learn_from: Collection[str] = ()
+    ) -> list[str]:
+        """Select the test patients from those not in `learn_from`."""
         free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
         others = manifest.select(free)
         if self.test_patients is not None:
@@ -97,20 +99,20 @@ class TrainingRequest:
         return sorted({others.records[index].patient for index in split.test})
 
 
-def training_request(dataset: Dataset, wish: TrainingRequest) -> dict[str, Any]:
-    """Return the request for the worker after checking it; raise ValueError if it is invalid."""
+def training_request(dataset: Dataset, settings: TrainingRequest) -> dict[str, Any]:
+    """Return the validated request for the worker; raise ValueError if it is invalid."""
     is_annotated = not dataset.is_labelled
     manifest = annotated_manifest(dataset) if is_annotated else training_manifest(dataset)
-    wish.check(manifest)
-    if not wish.regions:
+    settings.check(manifest)
+    if not settings.regions:
         _check_positive(dataset, manifest)
     n_images = len(manifest.records if is_annotated else relabelled_manifest(dataset).records)
     images, rectangles = manifest.select(range(n_images)), manifest.records[n_images:]
     learn_from = {*dataset.about.learn_from}
-    if wish.test_patients is None:  # marked rectangles should be used for training
+    if settings.test_patients is None:  # marked rectangles should be used for training
         learn_from |= {record.patient for record in rectangles}
-    test_patients = wish.included_patients(images, learn_from)
-    _check_remaining(manifest, test_patients)
+    test_patients = settings.select_test_patients(images, learn_from)
+    _check_training_classes(manifest, test_patients)
     return {
         "kind": "train",
         "data": dataset.id,
@@ -120,17 +122,17 @@ def training_request(dataset: Dataset, wish: TrainingRequest) -> dict[str, Any]:
         "n_images": n_images,  # followed by marked rectangles
         "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
         "mpp": dataset.about.mpp,
-        "recipe": wish.plan.to_dict(),
-        "regions": wish.regions,
-        "seed": wish.seed,
+        "recipe": settings.plan.to_dict(),
+        "regions": settings.regions,
+        "seed": settings.seed,
         "test_patients": test_patients,
         "corrections": dataset.corrections(),
         "n_shapes": n_shapes(dataset) if is_annotated else 0,
     }
 
 
-def _check_remaining(manifest: Manifest, test_patients: Collection[str]) -> None:
-    """Refuse to keep all images of a class for testing."""
+def _check_training_classes(manifest: Manifest, test_patients: Collection[str]) -> None:
+    """Raise ValueError if all images of a class are in the test set."""
     remaining = {record.label for record in manifest.records if record.patient not in test_patients}
     missing = [name for name in manifest.classes if name not in remaining]
     if test_patients and missing:
@@ -141,7 +143,7 @@ def _check_remaining(manifest: Manifest, test_patients: Collection[str]) -> None
 
 
 def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
-    """Require a positive class if there are two classes; their order does not determine it."""
+    """Raise ValueError if there are two classes and the positive one is unknown."""
     found = describe_positive_class(manifest.classes, dataset.about.positive)
     if found is not None and found["how"] == "unknown":
         raise ValueError(
@@ -173,7 +175,7 @@ def _annotation_file(fields: dict[str, Any]) -> AnnotationFile:
 
 
 def request_classes(request: Mapping[str, Any]) -> list[str]:
-    """Return the classes of the resulting model, in order."""
+    """Return the class names of the model that a request trains, in order."""
     manifest, region = request_manifest(request), request.get("regions")
     try:
         return manifest.classes if region is None else region_classes(manifest, region)
@@ -181,7 +183,7 @@ def request_classes(request: Mapping[str, Any]) -> list[str]:
         return manifest.classes
 
 
-def train_and_test(
+def split_training_and_test(
     request: Mapping[str, Any], left_out: Collection[str] = ()
 ) -> tuple[Manifest, Manifest]:
     """Return the training images and the images of the test patients.

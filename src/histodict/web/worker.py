@@ -1,7 +1,7 @@
 """Process that runs a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
-It writes progress, state and results into the job's folder, and ends with the server, whose process
-number is SERVER.
+The process writes progress, state and results into the job's folder, and exits when the server
+ends. SERVER is the process number of the server.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from ..utils.child_process import exit_with_parent
 from ..utils.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
 from ..utils.text_io import failure_reason, write_checked_json
 from ..utils.validation import set_hint_surface
-from .dataset_checks import excluded_image_names, find_bad_images
+from .dataset_checks import check_training_images, excluded_image_names
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
 from .maps import compute_or_load, compute_prediction, overlap, stored_map
-from .training import request_manifest, train_and_test
+from .training import request_manifest, split_training_and_test
 from .workspace import short_id
 
-_PAUSE = 0.1
-_UNKNOWN = "not known"  # true label of an image whose mask has become unreadable
+_POLL_INTERVAL = 0.1
+_UNKNOWN_LABEL = "not known"  # true label of an image whose mask has become unreadable
 _NICENESS = 10  # a tenth of a core that the server needs, too; otherwise all of it
 
 
 def progress_log(job: Job) -> Callback:
     """Return a callback that writes a line per step, with elapsed and remaining seconds."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
-    started, estimator = time.perf_counter(), TimeEstimator(_stages(job))
+    started, estimator = time.perf_counter(), TimeEstimator(_stage_durations(job))
 
     def callback(progress: Progress) -> None:
         estimator.update(progress)
@@ -59,8 +59,8 @@ def progress_log(job: Job) -> Callback:
     return callback
 
 
-def _stages(job: Job) -> dict[str, int]:
-    """Return the stages of the job with their relative durations."""
+def _stage_durations(job: Job) -> dict[str, int]:
+    """Return the relative durations of the job's stages by name."""
     if not job.is_training:
         return {"slide": 1}
     on_patches = get_method(job.request["recipe"]["method"]).is_patch_level
@@ -71,12 +71,12 @@ def main(folder: Path, run: int, server: int) -> int:
     """Run the job in a folder, and return the exit status."""
     job = Job(folder)
     exit_with_parent(server, partial(job.end_run, run, WAITING))
-    with _only_worker(job):
+    with _exclusive_job_lock(job):
         return _run_job(job, run)
 
 
 @contextmanager
-def _only_worker(job: Job) -> Iterator[None]:
+def _exclusive_job_lock(job: Job) -> Iterator[None]:
     """Wait until a worker of an earlier server has ended, and lock the job."""
     while True:
         with job.locked() as is_free:
@@ -84,7 +84,7 @@ def _only_worker(job: Job) -> Iterator[None]:
                 job.lock_file.write_text(str(os.getpid()), "utf-8")
                 yield
                 return
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _run_job(job: Job, run: int) -> int:
@@ -94,7 +94,7 @@ def _run_job(job: Job, run: int) -> int:
     if hasattr(os, "nice"):
         os.nice(_NICENESS)  # the server has priority
     try:
-        WORK[job.request["kind"]](job, progress_log(job))
+        JOB_FUNCTIONS[job.request["kind"]](job, progress_log(job))
     except (ValueError, OSError, MemoryError) as error:
         job.end_run(run, FAILED, str(error) or type(error).__name__)
         return 1
@@ -111,11 +111,11 @@ def _run_job(job: Job, run: int) -> int:
 
 def train(job: Job, callback: Callback) -> None:
     """Train a model on the request's images and predict the test images."""
-    model = _saved_model(job)
+    model = _load_saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
-        find_bad_images(job, request_manifest(job.request), callback)
-    learn, test = train_and_test(job.request, excluded_image_names(job))
+        check_training_images(job, request_manifest(job.request), callback)
+    learn, test = split_training_and_test(job.request, excluded_image_names(job))
     if model is None:
         check_duplicates_by_content(replace(learn, records=learn.records + test.records))
         model = _train_model(job, learn, callback)
@@ -125,13 +125,13 @@ def train(job: Job, callback: Callback) -> None:
             model.model_, learn.records, job.request["seed"], callback
         )
         gallery.save(job.gallery_file)
-    rows = _predictions(job, model, test, callback)
+    rows = _predict_test_images(job, model, test, callback)
     point = model.decision_threshold and model.decision_threshold.to_dict()
     results = {"classes": model.class_names_, "operating_point": point, "images": rows}
     write_checked_json(job.folder / "results.json", results)
 
 
-def _saved_model(job: Job) -> Model | None:
+def _load_saved_model(job: Job) -> Model | None:
     """Return the model of an earlier run; None if there is none."""
     if not job.model_file.is_file():
         return None
@@ -148,13 +148,13 @@ def _train_model(job: Job, learn: Manifest, callback: Callback) -> Model:
     cache = job.folder.parents[1] / "cache"  # shared by the user's trainings
     model = plan.build_model(region=request["regions"], random_state=request["seed"], cache=cache)
     learn = with_pixel_size(learn, request.get("mpp"))
-    return model.fit(learn, callback=callback, start_from=_parent(job, model, learn))
+    return model.fit(learn, callback=callback, start_from=_load_parent(job, model, learn))
 
 
-def _parent(job: Job, model: Model, learn: Manifest) -> Any:
-    """Return the corrected model for a warm start; None if training has to start afresh.
+def _load_parent(job: Job, model: Model, learn: Manifest) -> Any:
+    """Return the parent model for a warm start; None if there is none or it differs.
 
-    That model was trained without the same test patients.
+    The parent was trained without the same test patients.
     """
     parent_id = job.request.get("parent")
     path = Job(job.folder.parent / str(parent_id)).model_file
@@ -170,16 +170,16 @@ def _parent(job: Job, model: Model, learn: Manifest) -> Any:
     return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
 
 
-def _predictions(
+def _predict_test_images(
     job: Job, model: Model, test: Manifest, callback: Callback
 ) -> list[dict[str, Any]]:
-    """Return a row per test image; rows of unreadable images give the reason."""
+    """Predict all test images; return a row per image, with the error for unreadable images."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     callback(Progress("predict", 0, len(test.records)))
     for record in test.records:
         prediction: dict[str, Any]
-        label = _UNKNOWN
+        label = _UNKNOWN_LABEL
         try:
             label = model.true_label(record)
             prediction = compute_or_load(model, record, folder, mpp)
@@ -206,14 +206,14 @@ def _predictions(
 # --- map of a large image -------------------------------------------------------------------------
 
 
-def draw_map(job: Job, callback: Callback) -> None:
+def compute_map(job: Job, callback: Callback) -> None:
     """Compute the map of a large image."""
     record = request_manifest(job.request).records[0]
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
     compute_prediction(model, record, folder, job.request.get("mpp"), callback)
 
 
-WORK: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": draw_map}
+JOB_FUNCTIONS: dict[str, Callable[[Job, Callback], None]] = {"train": train, "map": compute_map}
 
 
 if __name__ == "__main__":

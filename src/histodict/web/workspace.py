@@ -43,7 +43,7 @@ Kind = type | tuple[type, ...]
 
 
 class DamagedFileError(ValueError):
-    """Unreadable or inconsistent file of the workspace; the message names it."""
+    """Error for an unreadable or inconsistent file of the workspace."""
 
 
 def read_json(path: Path, kind: Kind = object) -> Any:
@@ -52,7 +52,7 @@ def read_json(path: Path, kind: Kind = object) -> Any:
     Raises
     ------
     DamagedFileError
-        If the file cannot be read or its content is not of this kind.
+        If the file cannot be read or its content has another type.
     """
     try:
         content = read_checked_json(path)
@@ -105,20 +105,20 @@ def short_id(text: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is a valid id, which may become part of a path."""
+    """Return whether a text is a valid id, and thus safe as part of a path."""
     return _ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class UserWorkspace:
-    """Folder of a user; it gives no access to those of other users."""
+    """Workspace folder of a user."""
 
     name: str
     folder: Path
 
     @classmethod
     def open(cls, workspace: Path, name: str) -> UserWorkspace:
-        """Return the workspace of a user, created if needed."""
+        """Return the workspace of a user; create it if it does not exist."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"invalid user name {name!r}: use lower-case letters, digits, - and _")
         folder = workspace.resolve() / "users" / name
@@ -127,9 +127,9 @@ class UserWorkspace:
         return cls(name, folder)
 
     def token(self) -> str:
-        """Return the user's token, created if needed; only the owner of the files can read it.
+        """Return the user's token; create it if it does not exist or is invalid.
 
-        An invalid token, such as an empty file, would admit anybody and is replaced.
+        Only the owner of the files can read it.
         """
         path = self.folder / "token"
         token = path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
@@ -141,7 +141,7 @@ class UserWorkspace:
     def write_link(self, link: str) -> Path:
         """Write an HTML file that redirects to the link, and return its path.
 
-        Unlike the link, the path reveals no token on a command line.
+        A browser can be started with this path without revealing the token on a command line.
         """
         path = self.folder / "open.html"
         _write_secret(path, f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
@@ -149,7 +149,7 @@ class UserWorkspace:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, from the first byte on."""
+    """Write a file that only its owner can read."""
     with atomic_write(path) as partial:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -163,11 +163,11 @@ _MAX_ENTRIES = 500
 
 
 class ForbiddenFileError(PermissionError):
-    """File outside the data folders after links are resolved."""
+    """Error for a file that is outside the data folders after links are resolved."""
 
 
 class DataFolders:
-    """Data folders with their contents; a link that leads out of them is outside."""
+    """Data folders that users may read; links to files outside are not followed."""
 
     def __init__(self, folders: Sequence[Path], hidden: Sequence[Path] = ()) -> None:
         """Resolve the folders.
@@ -190,10 +190,10 @@ class DataFolders:
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
         return resolved
 
-    def check_of_many(
+    def cached_check(
         self, is_link: Callable[[str], bool] = os.path.islink
     ) -> Callable[[Path], None]:
-        """Return a function like `check` that resolves each folder once, for thousands of files.
+        """Return a faster function like `check`, which resolves each folder only once.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ _MAX_BYTES = 10_000
 
 
 class WorkspaceInUseError(OSError):
-    """Workspace locked by another server; the message names its address."""
+    """Error for a workspace that is locked by another server."""
 
 
 @contextmanager
@@ -312,7 +312,7 @@ def _lock(descriptor: int, workspace: Path) -> None:
 
 
 def _describe_server(descriptor: int) -> str:
-    """Describe the server that holds the lock; empty if it is not known yet."""
+    """Describe the server that holds the lock; empty if it is unknown."""
     try:
         server = json.loads(os.read(descriptor, _MAX_BYTES))
         address = f", {server['address']} (process {server['process']})"

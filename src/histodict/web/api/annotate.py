@@ -343,7 +343,7 @@ def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
     ]
     labelled = [records[image] for image in annotated if image in records]
     if call.job.summary["kind"] != IMPORTED and call.job.summary["data"] == call.dataset.id:
-        learn, test = call.learn_and_test()
+        learn, test = call.training_and_test_images()
         inside = {record.path for record in records.values()}  # crops are not images of the set
         labelled += [r for r in (*learn.records, *test.records) if r.path in inside]
     return {record.path: record for record in labelled}

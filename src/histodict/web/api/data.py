@@ -10,21 +10,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..annotation.edits import annotation_summary, known_labels_manifest
-from ..dataset_checks import quick_warnings
+from ..dataset_checks import manifest_warnings
 from ..datasets import (
-    READ_ONLY,
+    NO_LABELS_NOTE,
     add_correction,
+    dataset_name,
     describe_positive_class,
     find_source,
-    id_of,
-    name_of,
+    make_dataset_id,
     open_dataset,
     relabelled_manifest,
     remove_correction,
     source_names,
     update_settings,
 )
-from ..maps import TILE_SIDE, n_levels, true_rings
+from ..maps import TILE_SIDE, mask_rings, n_levels
 from ..request import IMAGES, ApiRequest, DeferredWork, endpoint, image_response
 from .trainings import jobs
 
@@ -39,7 +39,7 @@ def session(call: ApiRequest) -> dict[str, Any]:
         "data": [
             {
                 "id": data_id,
-                "name": name_of(source, data_id == id_of(source, True)),
+                "name": dataset_name(source, data_id == make_dataset_id(source, True)),
                 "relative_path": folders.locate(source)[1],
             }
             for data_id, source in source_names(call.user, folders).items()
@@ -58,7 +58,7 @@ def open_(
 ) -> dict[str, Any]:
     """Open a folder or table, given by the index of its data folder, and return its id."""
     source = call.context.folders.find(folder_index, relative_path)
-    return {"id": open_dataset(call.user, call.context.sources, source, is_bare=bare).id}
+    return {"id": open_dataset(call.user, call.context.sources, source, ignores_labels=bare).id}
 
 
 def describe(call: ApiRequest) -> Response:
@@ -73,8 +73,8 @@ def _settings(call: ApiRequest) -> dict[str, Any]:
     manifest = dataset.manifest
     annotated = None if dataset.is_labelled else annotation_summary(dataset)
     classes = annotated["classes"] if annotated else manifest.classes
-    warnings = quick_warnings(manifest)
-    notes = [text for text in warnings if text.endswith(READ_ONLY)]
+    warnings = manifest_warnings(manifest)
+    notes = [text for text in warnings if text.endswith(NO_LABELS_NOTE)]
     folder_index, path = call.context.folders.locate(dataset.source)
     return {
         "id": dataset.id,
@@ -88,7 +88,7 @@ def _settings(call: ApiRequest) -> dict[str, Any]:
         "positive": describe_positive_class(classes, dataset.about.positive),
         "mpp": dataset.about.mpp,
         "learn_from": dataset.about.learn_from,
-        "set_classes": dataset.set_classes,
+        "set_classes": dataset.correction_classes,
         "notes": notes,
         "warnings": [text for text in warnings if text not in notes],
         "corrections": dataset.corrections(),
@@ -161,7 +161,7 @@ def true_labels(call: ApiRequest) -> DeferredWork:
     if record.mask is None:
         raise KeyError("this image has no mask")
     return DeferredWork(
-        IMAGES, lambda: {"rings": true_rings(record, tiles.open(record).size)}, record.path
+        IMAGES, lambda: {"rings": mask_rings(record, tiles.open(record).size)}, record.path
     )
 
 

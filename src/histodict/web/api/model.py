@@ -24,21 +24,21 @@ from ...reports.html import draw_outline, square_around
 from ...utils.cache import Key
 from ...utils.files import file_key, key_of_files
 from ..annotation.store import class_colours
-from ..jobs import IMPORTED, find_job, n_tested_alike
+from ..jobs import IMPORTED, count_comparable_trainings, find_job
 from ..model_report import (
     StoredPredictions,
     applied_corrections,
-    figures,
-    model_before,
+    compare_with_parent,
     model_card,
+    pixel_size_warnings,
+    score_summary,
     selection_summary,
-    size_text,
     top_atom_patches,
     training_name,
     write_report,
 )
 from ..request import DOWNLOADS, ApiRequest, endpoint, image_response
-from ..schema import Figures, PreviousModel
+from ..schema import PreviousModel, ScoreSummary
 from ..workspace import short_id
 
 _MAX_ATOMS = 40
@@ -62,11 +62,13 @@ def describe(call: ApiRequest) -> dict[str, Any]:
         "is_detector": model.finds_regions,
         "card": model_card(model, trained.header, job.request, results),
         "results": results,
-        "warnings": size_text(model, results["images"] if results else []),
+        "warnings": pixel_size_warnings(model, results["images"] if results else []),
         "atoms": _atoms(model, trained.gallery is not None),
         "before": _comparison(call, results),
         "figures": _figures_at_point(model, results) if results else None,
-        "selection": selection_summary(n_tested_alike(call.user, job)) if results else "",
+        "selection": selection_summary(count_comparable_trainings(call.user, job))
+        if results
+        else "",
         "corrections": applied_corrections(job.request),
         "test_patients": job.request["test_patients"],
     }
@@ -78,7 +80,7 @@ def _comparison(call: ApiRequest, results: dict[str, Any] | None) -> PreviousMod
         parent = find_job(call.user, str(call.job.request.get("parent")))
     except KeyError:
         return None
-    return model_before(call.job, results, parent)
+    return compare_with_parent(call.job, results, parent)
 
 
 def figures_at_point(call: ApiRequest) -> dict[str, Any]:
@@ -87,10 +89,12 @@ def figures_at_point(call: ApiRequest) -> dict[str, Any]:
     return dict(_figures_at_point(call.model_at_threshold(), results))
 
 
-def _figures_at_point(model: Model, results: dict[str, Any]) -> Figures:
+def _figures_at_point(model: Model, results: dict[str, Any]) -> ScoreSummary:
     rows = _predicted(_predictions_at_threshold(model, results))
     point = model.decision_threshold
-    return figures(model.class_names_, rows, point.value if model.finds_regions and point else None)
+    return score_summary(
+        model.class_names_, rows, point.value if model.finds_regions and point else None
+    )
 
 
 def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -158,7 +162,7 @@ def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
     gallery = call.trained.gallery
     if gallery is None:
         raise KeyError("this method uses whole images and has no training patches")
-    return gallery, call.learn_and_test()[0]
+    return gallery, call.training_and_test_images()[0]
 
 
 def describe_patch(gallery: PatchSample, learn: Manifest, patch: int) -> dict[str, Any]:
@@ -210,7 +214,7 @@ def _tuned_model(call: ApiRequest) -> Model:
     model, results = call.model_at_threshold(), call.job.results()
     if not _has_changed_threshold(model, results):
         return call.trained.model
-    test = call.learn_and_test()[1]
+    test = call.training_and_test_images()[1]
     for record in test.records:
         _check_path(call, record)
     return model.tuned_on([record.path for record in test.records if record.path.exists()])
@@ -224,7 +228,7 @@ def _has_changed_threshold(model: Model, results: dict[str, Any] | None) -> bool
 
 def download_report(call: ApiRequest) -> Response:
     """Return the HTML report of a model, cached because it takes a second."""
-    learn, test = call.learn_and_test()
+    learn, test = call.training_and_test_images()
     for record in (*learn.records, *test.records):
         _check_path(call, record)
 
@@ -246,7 +250,7 @@ def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*learn.records, *test.records) for path in r.files]
-    n_models = n_tested_alike(call.user, job)
+    n_models = count_comparable_trainings(call.user, job)
     content = repr(
         (key_of_files((*files, *images)), learn, test, call.query.get("point"), n_models)
     )
@@ -262,7 +266,7 @@ def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest)
     stored = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     untuned = results if _has_changed_threshold(model, results) else None
     results_at_threshold = _predictions_at_threshold(model, results)
-    selection = selection_summary(n_tested_alike(call.user, job))
+    selection = selection_summary(count_comparable_trainings(call.user, job))
     write_report(
         path, model, card, results_at_threshold, stored, users, untuned=untuned, selection=selection
     )

@@ -20,11 +20,11 @@ from ...patches.vectors import PATCH_FEATURES
 from ...preprocessing.stain import NORMALIZERS
 from ...utils.progress import Progress
 from ..dataset_checks import (
-    bad_images,
-    exclude_images,
+    exclude_unreadable_images,
     excluded_image_names,
-    excludes_images,
-    refusal,
+    excludes_unreadable_images,
+    read_unreadable_images,
+    unreadable_images_message,
 )
 from ..datasets import Dataset, find_dataset, relabelled_manifest
 from ..jobs import ACTIVE, DONE, IMPORTED, MAP, RUNNING, Job, all_jobs, find_job, new_job
@@ -33,7 +33,7 @@ from ..schema import MapJob
 from ..training import (
     PRESET_LABELS,
     TrainingRequest,
-    offered_plan,
+    plan_of_preset,
     request_classes,
     training_request,
 )
@@ -53,7 +53,7 @@ def choices(
     preset, method : names
     regions : class whose regions are detected; empty to classify images
     """
-    plan = offered_plan(preset, method, regions=bool(regions))
+    plan = plan_of_preset(preset, method, regions=bool(regions))
     for_regions, reason = default_region_preset({}, [method])
     parameters = inspect.signature(get_method(method).load_class()).parameters
     method_parameters = {
@@ -98,7 +98,7 @@ def start(
         )
     if earlier:
         training = TrainingRequest.from_request(earlier.request)
-        skip_bad = skip_bad or excludes_images(earlier)
+        skip_bad = skip_bad or excludes_unreadable_images(earlier)
     else:
         plan = _chosen_plan(preset, method, bool(regions), settings or {})
         training = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
@@ -109,7 +109,7 @@ def start(
         if job is None:
             job = new_job(call.user, request)
             if skip_bad:
-                exclude_images(job)
+                exclude_unreadable_images(job)
             call.context.queue.add(job)
     return {"id": job.id}
 
@@ -139,7 +139,7 @@ def _check_images(
         return
     bad = {entry["name"] for entry in report.bad(manifest)}
     if bad and not skip_bad:
-        raise ValueError(refusal(len(bad), len(manifest.records)))
+        raise ValueError(unreadable_images_message(len(bad), len(manifest.records)))
     if report.refused:
         raise ValueError(report.refused[0])
     readable = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
@@ -151,7 +151,7 @@ def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[
     as_text = {name: str(value) for name, value in settings.items()}
     for name, text in as_text.items():
         _check_setting(name, text)
-    return offered_plan(preset or default, method, regions=regions).parse_settings(as_text)
+    return plan_of_preset(preset or default, method, regions=regions).parse_settings(as_text)
 
 
 def _check_setting(name: str, text: str) -> None:
@@ -170,8 +170,8 @@ def watch(call: ApiRequest) -> dict[str, Any]:
         "progress": _progress(job),
         "classes": request_classes(job.request),
         "words": _text(job),
-        "bad": bad_images(job),
-        "goes_on": excludes_images(job),
+        "bad": read_unreadable_images(job),
+        "goes_on": excludes_unreadable_images(job),
     }
 
 
@@ -285,7 +285,7 @@ def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
     """Resume a job."""
     job = _job_with_worker(call)
     if skip_bad:
-        exclude_images(job)
+        exclude_unreadable_images(job)
     call.context.queue.resume(job)
     return summary(call, job)
 

@@ -231,7 +231,7 @@ def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
             call.trained.model, call.prepared_image(), displayed_map(call), gallery, row, column
         )
         if gallery is not None:
-            learn = call.learn_and_test()[0]
+            learn = call.training_and_test_images()[0]
             for entry in explanation.get("similar", []):
                 entry |= describe_patch(gallery, learn, entry["patch"])
         return explanation
