@@ -65,7 +65,7 @@ class ReproduceOptions:
         )
 
 
-def tasks_of(setting: Setting, what: str) -> list[EvaluationTask]:
+def create_tasks(setting: Setting, what: str) -> list[EvaluationTask]:
     """Return the trainings of an experiment; `confusion` and `roc` use those of `accuracy`."""
     if what == "accuracy":
         return setting.tasks(setting.compared(), setting.splits)
@@ -104,7 +104,7 @@ class Training:
         setting = self.request.setting()
         (task,) = (
             task
-            for task in tasks_of(setting, self.what)
+            for task in create_tasks(setting, self.what)
             if (task.method, task.split.name) == (self.method, self.split)
         )
         train_test = task.run(setting.images, setting.work)
@@ -191,7 +191,7 @@ def trainings(request: ReproduceOptions, what: Sequence[str]) -> Iterator[Traini
     setting = request.setting()
     seen: list[tuple[Plan, list[int]]] = []
     for experiment in what:
-        for task in tasks_of(setting, experiment):
+        for task in create_tasks(setting, experiment):
             if (task.plan, task.split.train) not in seen:
                 seen.append((task.plan, task.split.train))
                 yield Training(request, experiment, task.method, task.split.name, cost_of(task))

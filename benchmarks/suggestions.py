@@ -77,20 +77,20 @@ def distances(X: Numbers, y: NDArray[np.intp], queries: Numbers) -> Numbers:
 
 def choose(
     rule: str,
-    leads: Numbers,
+    margins: Numbers,
     descriptors: Numbers,
     training: Numbers,
     n: int,
     rng: np.random.Generator,
 ) -> list[int]:
     """Return positions of n candidates to label."""
-    n = min(n, len(leads))
+    n = min(n, len(margins))
     if rule == "random":
-        left = list(range(len(leads)))
+        left = list(range(len(margins)))
         return [left.pop(int(rng.integers(len(left)))) for _ in range(n)]
     if rule == "uncertainty":
-        return [int(place) for place in np.argsort(leads, kind="stable")[:n]]
-    same = np.zeros(len(leads)) if rule == "novelty" else leads
+        return [int(place) for place in np.argsort(margins, kind="stable")[:n]]
+    same = np.zeros(len(margins)) if rule == "novelty" else margins
     return [one.position for one in suggest(same, descriptors, training, n)]
 
 
@@ -116,8 +116,8 @@ class Task:
             if not len(left):
                 break
             near = np.sort(distances(X[known], y[known], X[left]), axis=1)
-            leads = near[:, 1] - near[:, 0]
-            chosen = choose(rule, leads, summaries[left], summaries[known], at_once, rng)
+            margins = near[:, 1] - near[:, 0]
+            chosen = choose(rule, margins, summaries[left], summaries[known], at_once, rng)
             known += [int(left[place]) for place in chosen]
         return np.array(found)
 

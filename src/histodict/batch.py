@@ -161,7 +161,7 @@ class ImageTask:
         record = self.record
         content: Content = {
             "size": list(astuple(self.size)),
-            "outlines": self.qupath.form,
+            "outlines": self.qupath.fingerprint,
             "file": _file_key_if_exists(record.path),
         }
         if missing_chunks_allowed():
@@ -315,7 +315,7 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
     if patch_map is None:
         return []
     overlay = Path("overlays", f"{task.key}.png")
-    geojson = Path("geojson", f"{task.key}{task.qupath.ending}")
+    geojson = Path("geojson", f"{task.key}{task.qupath.suffix}")
     npz = Path("maps", f"{task.key}.npz")
     with ThreadPoolExecutor(2) as pool:  # each takes long for a slide
         rings = region_rings(prediction)

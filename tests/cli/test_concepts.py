@@ -99,7 +99,7 @@ def test_changed_settings_are_refused(slides, tmp_path):
     from histodict.explain.concept_discovery import (
         ConceptTrainingSet,
         check_settings_match,
-        settings_of,
+        concept_settings,
     )
     from histodict.images.pixel_size import PixelSizeOption
 
@@ -111,7 +111,7 @@ def test_changed_settings_are_refused(slides, tmp_path):
         source = ConceptTrainingSet.from_records(
             [record], "efficientnet-lite0", options or PixelSizeOption()
         )
-        return settings_of(source, 4, 0, ["key"])
+        return concept_settings(source, 4, 0, ["key"])
 
     plain = settings(record)
     check_settings_match(tmp_path, plain, settings(record))
@@ -155,16 +155,16 @@ def test_mixed_or_unknown_pixel_sizes_are_warned_of(tmp_path):
 
 
 def test_names_are_read_from_a_spreadsheet_with_semicolons(tmp_path):
-    from histodict.explain.concept_discovery import names_in
+    from histodict.explain.concept_discovery import read_concept_names
 
     (tmp_path / "concepts.csv").write_text("\ufeffconcept;name;share\n2; fat ;0,5\n", "utf-8")
-    assert names_in(tmp_path, 3) == ["concept 1", "fat", "concept 3"]
+    assert read_concept_names(tmp_path, 3) == ["concept 1", "fat", "concept 3"]
     (tmp_path / "concepts.csv").write_text("concept,name\n4,fat\n")
     with pytest.raises(ValueError, match="there is no concept 4"):
-        names_in(tmp_path, 3)
+        read_concept_names(tmp_path, 3)
     (tmp_path / "concepts.csv").write_text("number,name\n4,fat\n")
     with pytest.raises(ValueError, match="must have the columns"):
-        names_in(tmp_path, 3)
+        read_concept_names(tmp_path, 3)
 
 
 def test_three_classes(slides, tmp_path):

@@ -171,7 +171,8 @@ def test_mask_is_no_label_of_a_class(run_command, tissue, tmp_path):
 def test_uncertain_predictions_are_counted():
     labels = ["adenocarcinoma", "uncertain", "normal", "uncertain", "adenocarcinoma"]
     rows = [{"label": label} for label in labels]
-    assert _format_label_counts(RunResult(rows, [], [], 0)) == "2 adenocarcinoma, 1 normal, 2 uncertain"
+    text = _format_label_counts(RunResult(rows, [], [], 0))
+    assert text == "2 adenocarcinoma, 1 normal, 2 uncertain"
 
 
 def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models):

@@ -324,9 +324,11 @@ def test_unexpected_error_in_one_run_is_recorded():
     def fail(run_task):
         raise AttributeError("no such attribute")
 
-    assert tasks._tried(fail, None).startswith("unexpected AttributeError: no such attribute")
+    assert tasks._result_or_error(fail, None).startswith(
+        "unexpected AttributeError: no such attribute"
+    )
     with pytest.raises(KeyboardInterrupt):
-        tasks._tried(lambda run_task: (_ for _ in ()).throw(KeyboardInterrupt()), None)
+        tasks._result_or_error(lambda run_task: (_ for _ in ()).throw(KeyboardInterrupt()), None)
 
 
 def test_broken_encoder_fails_its_own_method_only(images, tmp_path, monkeypatch):

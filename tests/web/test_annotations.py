@@ -421,7 +421,7 @@ def test_tiles_do_not_wait_for_the_live_preview(client, monkeypatch):
 
 def test_very_large_shape_is_processed_quickly(tmp_path):
     from histodict.utils.files import file_key
-    from histodict.web.annotation.edits import shape_of
+    from histodict.web.annotation.edits import new_shape
     from histodict.web.annotation.quick_prediction import (
         AnnotatedImage,
         InteractiveImage,
@@ -434,9 +434,9 @@ def test_very_large_shape_is_processed_quickly(tmp_path):
     with open_image(path) as source:
         sight = InteractiveImage(source, quick_recipe(None, False), file_key(path))
         ring = np.array([[0, 0], [5000, 0], [5000, 4000]], float)
-        (triangle,) = [shape_of("a", "polygon", polygonize([ring], source.size))]
+        (triangle,) = [new_shape("a", "polygon", polygonize([ring], source.size))]
         dabs = [
-            shape_of("b", "brush", polygonize([np.array(square(x, 3500, 50), float)], source.size))
+            new_shape("b", "brush", polygonize([np.array(square(x, 3500, 50), float)], source.size))
             for x in range(0, 4500, 100)
         ]
         assert len(sight.fields) == 80

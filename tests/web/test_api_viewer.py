@@ -91,7 +91,7 @@ def test_report_needs_no_maps_of_this_version(viewed):
 
 def test_large_image_with_an_old_map_is_computed_again(viewed, monkeypatch):
     client, job, address = viewed
-    monkeypatch.setattr(viewer, "_AT_ONCE", 0)
+    monkeypatch.setattr(viewer, "_MAX_IMMEDIATE_PIXELS", 0)
     make_all_old(client, job)
     first = client.post(address, json={}, headers=OWN).json()
     assert wait_for(client, first["job"], "done", "failed")["state"] == "done"

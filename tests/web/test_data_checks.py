@@ -187,7 +187,7 @@ def test_running_check_is_followed_without_listing_files(folder, monkeypatch):
 
     checks, manifest = BackgroundChecks(), read_manifest(folder)
     check = checks.request(manifest, thumbnail)["check"]
-    summaries = count_calls(monkeypatch, data_checks, "_file_state")
+    summaries = count_calls(monkeypatch, data_checks, "_file_signature")
     followed = checks.follow(check, folder)
     assert followed is not None and not followed["ready"] and followed["of"] == 4
     assert summaries == []

@@ -169,7 +169,7 @@ def test_large_image_is_computed_in_the_background_on_request(client, monkeypatc
     wait_for(client, job, "done")
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     address = f"/api/jobs/{job}/look/{data}/{image}"
-    monkeypatch.setattr(viewer, "_AT_ONCE", 0)
+    monkeypatch.setattr(viewer, "_MAX_IMMEDIATE_PIXELS", 0)
     assert client.get(address).json()["state"] == "unasked"
     assert client.get("/api/jobs").json()["maps"] == []
     first = client.post(address, headers=OWN).json()
@@ -211,7 +211,7 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "_launch", lambda job: launched.append(job.id))
     for job in (*maps, *trainings):
         queue.add(job)
-    queue._scan()
+    queue._update_jobs()
     assert launched == [trainings[0].id]
     assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [2, 3, 0, 1]
     maps[1].set_state(RUNNING, 1)

@@ -97,17 +97,17 @@ def _learn_or_load(
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
+        compute_usage,
+        concept_settings,
         learn_concepts,
         read_concepts,
-        settings_of,
-        usage_of,
         write_concepts,
     )
     from ..utils.files import file_key
 
     check_files(source.records)
     keys = [file_key(record.path) for record in source.records]
-    settings = settings_of(source, n_concepts, seed, keys)
+    settings = concept_settings(source, n_concepts, seed, keys)
     stored = read_concepts(output)
     if stored:
         check_settings_match(output, stored[2], settings)
@@ -119,7 +119,7 @@ def _learn_or_load(
             "executor": execution.executor,
         }
         dictionary = learn_concepts(source, n_concepts, random_state=seed, **options)
-        usage = usage_of(source, dictionary, **options)
+        usage = compute_usage(source, dictionary, **options)
     write_concepts(output, dictionary, usage, settings)
     return dictionary, usage, True
 
@@ -133,12 +133,12 @@ def _write_tables(
     from ..explain import concept_discovery as discovery
     from ..utils.text_io import write_csv
 
-    names = discovery.names_in(output, len(dictionary.atoms))
+    names = discovery.read_concept_names(output, len(dictionary.atoms))
     images, patients = discovery.image_names(source.records), source.patients
     rows = discovery.concept_rows(dictionary, usage, names, patients, images)
     write_csv(output / discovery.TABLE, rows)
     usage_table = discovery.usage_rows(usage, names, patients, images)
-    write_csv(output / discovery.USAGE, source.as_listed(usage_table))
+    write_csv(output / discovery.USAGE, source.restore_order(usage_table))
     recurrence = float(np.mean(dictionary.recurrence))
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
@@ -151,7 +151,7 @@ def _write_tables(
     labels = [record.label for record in source.records]
     if any(labels):
         _, predictions = discovery.concept_prediction_rows(usage, labels, images, names)
-        write_csv(output / discovery.PREDICTIONS, source.as_listed(predictions))
+        write_csv(output / discovery.PREDICTIONS, source.restore_order(predictions))
         n_correct, n_tested = discovery.leave_one_patient_out_accuracy(usage, labels, patients)
         summary |= {
             "labelled": sum(map(bool, labels)),

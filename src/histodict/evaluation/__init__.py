@@ -110,7 +110,7 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Check that both kinds of tissue are trained on, and tested on two patients or more."""
+    """Check that splits train on regions and background, and test two patients of each."""
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(KINDS):
@@ -280,8 +280,7 @@ class Evaluation:
     def methods(self) -> list[str]:
         """Methods without failed runs, in the given order.
 
-        Means over different sets of splits are not comparable, so methods with failures are left
-        out.
+        Methods with failures are excluded, as means over different splits are not comparable.
         """
         failed = {result.task.method for result in self.results if result.error}
         return [name for name in self.plans if name not in failed]
@@ -362,7 +361,7 @@ def evaluate(
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
     work = replace(work, cache=work.cache or folder / "cache")
-    tasks = tasks_of(plans, splits, seeds, region)
+    tasks = create_tasks(plans, splits, seeds, region)
     results = run_tasks(manifest, tasks, folder / "runs", work)
     done = Evaluation(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
@@ -392,10 +391,10 @@ def run_evaluation(
     work: ExecutionOptions,
 ) -> list[EvaluationResult]:
     """Return the results of every plan, split and seed; those in `folder` are loaded."""
-    return run_tasks(manifest, tasks_of(plans, splits, seeds), folder, work)
+    return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, work)
 
 
-def tasks_of(
+def create_tasks(
     plans: Mapping[str, Plan], splits: Splits, seeds: Sequence[int], region: str | None = None
 ) -> list[EvaluationTask]:
     """Return the tasks of all combinations of seed, split and plan."""
@@ -453,8 +452,8 @@ class ExampleModel:
 def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> ExampleModel | None:
     """Return a model whose atoms can be shown as images, trained on one split.
 
-    It is a model of the first such method; None if there is none. The model is loaded from `folder`
-    if it is there.
+    Its method is the first with such atoms; None if there is none. A model stored in `folder` is
+    loaded.
     """
     method = next((name for name in done.methods if has_pixel_atoms(done.plans[name].recipe)), None)
     if method is None:

@@ -89,9 +89,9 @@ class PatchEvaluation:
 
 
 def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
-    """Return the confusion table of each class, over tissue patches within an outline of any class.
+    """Return the confusion table of each class, over tissue patches inside outlines.
 
-    The class of other patches is unknown.
+    The true class of patches outside of all outlines is unknown.
     """
     masks = [map_patches_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(masks, axis=0) & patch_map.tissue
@@ -224,7 +224,7 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
 
 
 def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
-    """Return the scores of the i-th image; for regions, the largest one and the confusion table."""
+    """Return table columns of the i-th image: its scores; for regions, also the confusion table."""
     predictions = result.predicted
     if predictions.min_patches is None:
         return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
@@ -369,7 +369,7 @@ class Repeats:
                 )
 
     def _counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
-        """Return patch counts, labelled alike: resampling needs no image of each class."""
+        """Return patch counts per image, with equal labels so that resampling is not stratified."""
         records = [self.manifest.select(split.test).records for split in splits]
         evaluations = [
             [patch_evaluation(result, i, record) for i, record in enumerate(of_split)]
@@ -560,7 +560,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
-    """Return a repeat whose images are labelled alike: resampling needs no image of each class."""
+    """Return a repeat of images with equal labels, so that resampling is not stratified."""
     patients = np.array([record.patient for record, _ in tables])
     return Repeat(np.full(len(tables), "image"), patients, np.array([table for _, table in tables]))
 

@@ -109,13 +109,15 @@ def run_tasks(
     sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
     runs = [task.run(manifest, sequential) for task in tasks]
     # An encoder or image that cannot be read makes only its own runs fail.
-    results = [_tried(cache.load_cached, each) for each in runs]
+    results = [_result_or_error(cache.load_cached, each) for each in runs]
     missing = [index for index, predictions in enumerate(results) if predictions is None]
     done = len(tasks) - len(missing)
     work.callback(Progress("evaluate", done, len(tasks)))
     jobs = [runs[index] for index in missing]
-    run = partial(_run_one, cache)
-    new_results = work.executor.map(run, jobs, lost=str) if work.executor else _run(run, jobs, work)
+    run = partial(_run_single_threaded, cache)
+    new_results = (
+        work.executor.map(run, jobs, lost=str) if work.executor else _run_parallel(run, jobs, work)
+    )
     with image_cache_enabled():
         for index, result in zip(missing, new_results, strict=True):
             results[index] = result
@@ -127,7 +129,7 @@ def run_tasks(
     ]
 
 
-def _run(
+def _run_parallel(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     jobs: list[TrainTestRun],
     work: ExecutionOptions,
@@ -151,18 +153,18 @@ def _run_in_worker(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     job: TrainTestRun,
 ) -> RunPredictions | str | None:
-    """Execute a run with an image cache per process, unless this is the parent process."""
+    """Execute a run; enable the image cache of the process unless it is the parent process."""
     if os.getpid() != parent:
         enable_worker_image_cache(name, n_processes)
     return run(job)
 
 
-def _run_one(cache: RunCache, run: TrainTestRun) -> RunPredictions | str | None:
+def _run_single_threaded(cache: RunCache, run: TrainTestRun) -> RunPredictions | str | None:
     with single_blas_thread():
-        return _tried(cache.run, run)
+        return _result_or_error(cache.run, run)
 
 
-def _tried(
+def _result_or_error(
     step: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
     """Return the result of a step, or its error message, so that other runs continue."""

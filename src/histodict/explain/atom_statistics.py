@@ -1,12 +1,12 @@
 """Statistics of atoms: usage, discrimination of the classes, site confounding and stability.
 
-Patients are counted, not patches. The usage of an atom in a patient is the fraction of the
-patient's patches that use it; a patient with images of two classes counts in each. The variance
+The unit of the statistics is the patient. The usage of an atom in a patient is the fraction of the
+patient's patches that use it; a patient with images of two classes counts in both. The variance
 between patients or slides is computed from images.
 
-Stability is measured by training again, with other seeds or on other patients. Each atom is
-compared with the atoms of the same class in the new dictionary by the largest |cos|, averaged over
-the trainings; 1 is the same atom.
+Stability is measured by repeated training with other seeds or on other patients. It is the largest
+|cos| of an atom with the atoms of the same class in the new dictionary, averaged over the
+trainings; 1 means identical atoms.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def measure_stability(
 
 
 def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
-    """Return each reference atom's best |cos|, and the mean |cos| of the one-to-one matching."""
+    """Return each reference atom's largest |cos|, and the mean |cos| of a one-to-one matching."""
     (D, classes), (E, other_classes) = _unprojected_atoms(reference), _unprojected_atoms(other)
     best, matched = np.zeros(len(D)), np.zeros(len(D))
     for class_index in np.unique(classes):
@@ -110,7 +110,7 @@ def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
 
 
 def _unprojected_atoms(model: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the atoms as directions before any projection, and their classes."""
+    """Return the atoms in the space of the unprojected features, and their classes."""
     atoms, projection = model.model_.atoms(), model.model_.projection_
     D = np.asarray(atoms.D, np.float64)
     if projection:  # whitened components are not orthogonal
@@ -241,8 +241,8 @@ class _Units:
     def patients(self) -> NDArray[np.int64]:
         return self.groups(_patient)
 
-    def positions(self, is_known: Callable[[ImageRecord], Any]) -> _Units:
-        """Return the units whose record has the property."""
+    def select(self, is_known: Callable[[ImageRecord], Any]) -> _Units:
+        """Return the units for whose record `is_known` returns a true value."""
         rows = [row for row, record in enumerate(self.records) if is_known(record)]
         arrays = (self.usage[rows], self.weights[rows], self.classes[rows])
         return _Units(*arrays, [self.records[row] for row in rows])
@@ -284,7 +284,7 @@ def compute_atom_statistics(
         auc_per_feature(units.usage, units.classes == class_index, units.patients)
         for class_index in range(len(classes))
     ]
-    with_site = units.positions(_site)
+    with_site = units.select(_site)
     transforms = (arcsine_sqrt(with_site.usage), with_site.weights)
     test = confounding_test(transforms, with_site.classes, with_site.groups(_site))
     is_confounded = _site_confounded(test)
@@ -333,9 +333,9 @@ def compute_atom_statistics(
 
 
 def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
-    """Return which atoms are site-confounded; none if the test of all atoms is not significant.
+    """Return the mask (n_atoms,) of site-confounded atoms.
 
-    If it is, the atom with the largest η² is one of them.
+    It is empty if the test of all atoms is not significant; else it has the atom of the largest η².
     """
     if not test.p_value <= MAX_SITE_P_VALUE:
         return np.zeros(len(test.variance_fractions), bool)
@@ -346,12 +346,12 @@ def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
 
 
 def _confounding_by_level(with_site: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
-    """Return for each kind of group the variance fraction, low and high, (3, n_atoms).
+    """Return by level ("site", "patient", "slide") the variance fraction, low, high (3, n_atoms).
 
     Sites are compared within a class over patients, patients within a class over images, and slides
     within a patient and class over images.
     """
-    with_slide = images.positions(_slide)
+    with_slide = images.select(_slide)
     patient_class_pairs = [
         f"{p} {c}" for p, c in zip(with_slide.patients, with_slide.classes, strict=True)
     ]
@@ -531,7 +531,7 @@ def collect_atom_report(
     stability = None
     if n_trainings:
         stability = measure_stability(
-            model, manifest, n_trainings, partial(_train_again, model, cache), callback
+            model, manifest, n_trainings, partial(_retrain, model, cache), callback
         )
     return AtomReportData.from_model(model, gallery, records, n_atoms, stability)
 
@@ -560,8 +560,8 @@ def confounded_atoms_of_members(
     return confounded
 
 
-def _train_again(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
-    """Train a model with the same recipe on these images."""
+def _retrain(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
+    """Train a model with the recipe of `model` and another seed on these images."""
     region = model.class_names_[1] if model.finds_regions else None
     plan, n_jobs = Plan(model.recipe), model.n_jobs
     new = plan.build_model(region=region, random_state=seed, n_jobs=n_jobs, cache=cache)
@@ -572,7 +572,7 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
     """Return the report as JSON-serialisable data; `names` are the names of the images."""
     gallery = report.gallery
 
-    def place(patch: int, weight: float) -> dict[str, Any]:
+    def patch_entry(patch: int, weight: float) -> dict[str, Any]:
         x, y = gallery.corners[patch].tolist()
         image = names[int(gallery.images[patch])]
         side = float(gallery.side[patch])
@@ -580,7 +580,7 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
 
     classes = [asdict(use) for use in report.classes]
     for atom_usage in (atom_usage for use in classes for atom_usage in use["atoms"]):
-        atom_usage["patches"] = [place(*patch) for patch in atom_usage["patches"]]
+        atom_usage["patches"] = [patch_entry(*patch) for patch in atom_usage["patches"]]
     statistics: dict[str, Any] = {"atoms": [atom.row() for atom in report.statistics]}
     if report.stability is not None:
         statistics["stability"] = {
@@ -592,7 +592,7 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
 
 
 def _atoms(model: Model) -> AtomTable:
-    """Return the atoms of the model; raise a ValueError with the reason if there are none."""
+    """Return the atoms of the model; raise ValueError if it has none."""
     atoms = model.model_.atoms()
     if atoms is None:
         raise ValueError(model.model_.no_atoms_reason())

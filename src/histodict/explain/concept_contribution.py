@@ -46,7 +46,7 @@ class CoarseActivityMap:
         self._patches = np.zeros(self._shape, np.float32)
 
     def add(self, positions: NDArray[np.int64], codes: csr_array) -> None:
-        """Add patches at these rows and columns, (n, 2), with their codes (n, n_codes)."""
+        """Add patches with positions (n, 2), rows and columns, and codes (n, n_codes)."""
         rows, columns = (positions // self._step).T
         np.add.at(self._patches, (rows, columns), 1)
         used = codes.tocoo()
@@ -103,7 +103,7 @@ class ConceptContribution:
 
     @property
     def quoted(self) -> str:
-        """Name for use within a sentence: in quotation marks if it was given by the user."""
+        """Name for use within a sentence, in quotation marks if given by the user."""
         name = f"“{self.name}”" if self.is_named else self.name
         return f"{name} of base model {self.member + 1}" if self.of_ensemble else name
 
@@ -169,7 +169,7 @@ class ScoreContributions:
 
 
 class ActivityRecorder(PatchRecorder):
-    """Records the scores of an image and the activity of each atom in its patches.
+    """Recorder of the scores of an image and the activity of each atom in its patches.
 
     Codes and contributions are in memory until the last chunk of the image, as the weights of
     patches depend on the whole map.
@@ -248,5 +248,5 @@ class ActivityRecorder(PatchRecorder):
 
 
 def has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return which patches have tissue."""
+    """Return the mask (rows, columns) of patches with tissue."""
     return patch_map.predicted_classes != NO_TISSUE

@@ -64,9 +64,13 @@ _MAX_VECTORS, _MAX_PER_IMAGE = 40_000, 1_000  # training vectors, which are held
 
 @dataclass(frozen=True)
 class ConceptUsage:
-    """Number of patches (n_images,) and usage of the atoms (n_images, n_atoms) in each image.
+    """Usage of the atoms in each image.
 
-    `fractions` of the patches use an atom; its mean weights are `positive` and `negative`.
+    Attributes
+    ----------
+    patches : (n_images,), number of patches
+    fractions : (n_images, n_atoms), fraction of the patches that use the atom
+    positive, negative : (n_images, n_atoms), mean positive and mean negative weight
     """
 
     patches: NDArray[np.int64]
@@ -129,7 +133,7 @@ class ConceptTrainingSet:
     def from_records(
         cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
     ) -> ConceptTrainingSet:
-        """Return the training set of the records; `vectors` is the name of the encoder.
+        """Create the training set from records; `vectors` is the name of the encoder.
 
         Raises a ValueError for records with an error, a mixture of images and feature files, and
         pixel features.
@@ -152,7 +156,7 @@ class ConceptTrainingSet:
             )
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
-    def as_listed(self, rows: list[Row]) -> list[Row]:
+    def restore_order(self, rows: list[Row]) -> list[Row]:
         """Reorder rows, one per record, to the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
@@ -190,7 +194,7 @@ class ConceptTrainingSet:
 
     @property
     def patients(self) -> list[str]:
-        """Patient of each record; an image without one counts as a patient of its own."""
+        """Patient of each record; an image without a patient counts as a separate patient."""
         names = image_names(self.records)
         return [record.patient or name for record, name in zip(self.records, names, strict=True)]
 
@@ -226,14 +230,16 @@ def learn_concepts(
 
     result = learn_axis_anchored(Y, patients, n_atoms, rng, n_jobs=n_jobs, callback=report)
 
-    def again(Z: NDArray[Any], groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    def learn_atoms(
+        Z: NDArray[Any], groups: NDArray[Any], rng: np.random.Generator
+    ) -> NDArray[Any]:
         # The mean is learnt as well, so each half is centred by its own mean.
         normalized = np.ascontiguousarray(normalize(Z - Z.mean(axis=0)))
         return learn_axis_anchored(normalized, groups, n_atoms, rng, n_jobs=n_jobs).atoms
 
     raw = np.ascontiguousarray(X)
     similarity = split_half_similarity(
-        raw, patients, result.atoms, rng, n_rounds=n_rounds, learn=again
+        raw, patients, result.atoms, rng, n_rounds=n_rounds, learn=learn_atoms
     )
     unknown = np.full(n_atoms, np.nan)
     return ConceptDictionary(
@@ -263,7 +269,7 @@ def _sample_training_features(
     return np.concatenate(samples), patients
 
 
-def usage_of(
+def compute_usage(
     source: ConceptTrainingSet,
     concepts: ConceptDictionary,
     *,
@@ -292,7 +298,7 @@ def usage_of(
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])
 
 
-def settings_of(
+def concept_settings(
     source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
 ) -> dict[str, Any]:
     """Return all settings that determine the concepts; `keys` identify the image contents."""
@@ -368,24 +374,26 @@ class ConceptClassifier:
         scores: NDArray[np.float64] = self.bias + self.contributions(features).sum(axis=2)
         return scores
 
-    def order(self, scores: NDArray[np.float64]) -> tuple[int, int]:
-        """Return the indices of the predicted class and of the runner-up for scores (n_scores,)."""
+    def rank_classes(self, scores: NDArray[np.float64]) -> tuple[int, int]:
+        """Return the indices of predicted class and runner-up from scores (n_scores,)."""
         if len(scores) == 1:
             predicted = int(scores[0] > 0)
             return predicted, 1 - predicted
         first, second = np.argsort(-scores, kind="stable")[:2].tolist()
         return first, second
 
-    def margin(self, values: NDArray[np.float64], won: int, second: int) -> NDArray[np.float64]:
-        """Return scores or contributions (n_scores, …) of class `won` minus those of `second`."""
+    def margin(
+        self, values: NDArray[np.float64], predicted: int, second: int
+    ) -> NDArray[np.float64]:
+        """Return the difference of two classes in scores or contributions (n_scores, …)."""
         if len(values) == 1:
-            return values[0] if won else -values[0]
-        difference: NDArray[np.float64] = values[won] - values[second]
+            return values[0] if predicted else -values[0]
+        difference: NDArray[np.float64] = values[predicted] - values[second]
         return difference
 
     def predict(self, features: NDArray[np.float64]) -> list[str]:
         """Return the predicted class of each image."""
-        return [self.classes[self.order(scores)[0]] for scores in self.scores(features)]
+        return [self.classes[self.rank_classes(scores)[0]] for scores in self.scores(features)]
 
 
 def _fit_ridge(features: NDArray[np.float64], positive: NDArray[np.bool_]) -> Any:
@@ -434,7 +442,7 @@ def concept_prediction_rows(
     }
     rows = []
     for index, image in enumerate(images):
-        predicted, second = classifier.order(scores[index])
+        predicted, second = classifier.rank_classes(scores[index])
         margins = classifier.margin(parts[index], predicted, second)
         compared = {
             classifier.classes[n]: reference[classifier.classes[n]]
@@ -522,7 +530,7 @@ def check_settings_match(folder: Path, stored: dict[str, Any], current: dict[str
         )
 
 
-def names_in(folder: Path, n_atoms: int) -> list[str]:
+def read_concept_names(folder: Path, n_atoms: int) -> list[str]:
     """Return the concept names from the table in `folder`; concepts without a name are numbered."""
     names = [f"concept {index + 1}" for index in range(n_atoms)]
     file = folder / TABLE

@@ -60,7 +60,7 @@ def _classifier_contributions(
 
 
 def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the patches of regions; all with tissue if there is no region."""
+    """Return the mask (rows, columns) of region patches; of all tissue patches without regions."""
     is_region = patch_map.threshold(threshold).predicted_classes == 1
     return is_region if is_region.any() else has_tissue(patch_map)
 
@@ -114,7 +114,7 @@ def group_by_concept(
             continue
         indices.sort(key=lambda a: -statistics.usage[a])
         class_names = {classes[int(atoms.classes[a])] for a in indices}
-        usage, reference_usage, reference_contribution = _usage(own, indices, classes)
+        usage, reference_usage, reference_contribution = _usage_and_reference(own, indices, classes)
         contributions.append(
             ConceptContribution(
                 name=concept.name,
@@ -140,7 +140,7 @@ def group_by_concept(
     ]
 
 
-def _usage(
+def _usage_and_reference(
     source: ScoreContributions, indices: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
     assert source.activity is not None
@@ -229,7 +229,7 @@ class Explanation:
         return float(values[self.predicted_class] - values[self.rival])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
-        """Return by how much a contribution exceeds its reference.
+        """Return the difference of a contribution and its reference.
 
         Both are taken as margins of the predicted class over the runner-up class. The reference is
         the mean over the training patches of the runner-up class.
@@ -292,7 +292,7 @@ class Explanation:
         shown, others = self.concepts[:n_shown], self.others(n_shown)
         constant = self.margin_to_runner_up(self.constant)
         rows = [
-            (f"{name}, sum", *self._sums_of(parts))
+            (f"{name}, sum", *self._sum_contributions(parts))
             for name, parts in (
                 (f"{pluralize(len(shown), 'concept')} shown", shown),
                 (f"{pluralize(len(others), 'other concept')}", others),
@@ -303,7 +303,9 @@ class Explanation:
         rows.append(("constant", constant, constant, 0.0))
         return [*rows, ("score", score, score - difference, difference)]
 
-    def _sums_of(self, parts: Sequence[ConceptContribution]) -> tuple[float, float, float]:
+    def _sum_contributions(
+        self, parts: Sequence[ConceptContribution]
+    ) -> tuple[float, float, float]:
         contribution = float(sum(self.margin_to_runner_up(part.contribution) for part in parts))
         excess = float(sum(self.excess_over_reference(part) for part in parts))
         return contribution, contribution - excess, excess
@@ -324,9 +326,9 @@ class Explanation:
 
     @cached_property
     def changes(self) -> list[ConceptContribution] | None:
-        """Fewest concepts that change the predicted class if they take their reference values.
+        """Smallest set of concepts whose reference values would change the predicted class.
 
-        None if no set of concepts does.
+        None if there is no such set.
         """
         scores, replaced = self.scores.copy(), []
         for part in sorted(self.parts, key=lambda part: -self.excess_over_reference(part)):
@@ -395,13 +397,13 @@ class Explanation:
         share = self.explained_share(parts)
         if share > 1:
             return (
-                f"{concepts} {_verb('differs', parts)} more from {rival} training patches than the "
-                "score does; other concepts have the opposite effect."
+                f"{concepts} {_conjugate_verb('differs', parts)} more from {rival} training "
+                "patches than the score does; other concepts have the opposite effect."
             )
         only = "" if share >= _MIN_SHARE else "only "
         return (
-            f"{concepts} {_verb('explains', parts)} {only}{percent(max(0.0, share))} of the "
-            f"score's difference from {rival} training patches."
+            f"{concepts} {_conjugate_verb('explains', parts)} {only}{percent(max(0.0, share))} of "
+            f"the score's difference from {rival} training patches."
         )
 
     def _describe_agreement(self) -> str:
@@ -495,8 +497,8 @@ class Explanation:
             "label": self.label,
             "top_label": self.prediction.top_label or NO_TISSUE_LABEL,
             "runner_up": self.classes[self.rival] if self.parts else None,
-            "scores": _numbers(self.scores),
-            "constant": _numbers(self.constant),
+            "scores": _list_without_nan(self.scores),
+            "constant": _list_without_nan(self.constant),
             "difference_from_reference": self.total_excess if self.parts else None,
             "summary": self.summary(),
             "change": self.describe_change(),
@@ -524,12 +526,12 @@ class Explanation:
         }
 
 
-def _verb(verb: str, parts: Sequence[ConceptContribution]) -> str:
+def _conjugate_verb(verb: str, parts: Sequence[ConceptContribution]) -> str:
     return verb if len(parts) == 1 else verb.removesuffix("s")
 
 
-def _numbers(values: NDArray[np.float64]) -> list[float] | None:
-    """Return the values as a list; None if there are any NaN, as for background."""
+def _list_without_nan(values: NDArray[np.float64]) -> list[float] | None:
+    """Return the values as a list; None if any value is NaN."""
     return None if np.isnan(values).any() else values.tolist()
 
 

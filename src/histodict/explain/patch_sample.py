@@ -136,7 +136,7 @@ class PatchSample:
             return None
 
     def at(self, patches: NDArray[np.int64]) -> PatchSample:
-        """Return the sample restricted to the patches of these indices."""
+        """Return the sample of the patches with these indices."""
         columns = self.images[patches], self.corners[patches], self.side[patches]
         return PatchSample(*columns, self.codes[patches])
 
@@ -195,7 +195,7 @@ class PatchSample:
         groups: NDArray[np.int64] | None = None,
         max_per_group: int = 2,
     ) -> list[tuple[int, float]]:
-        """Return the first patches in this order, at most `max_per_group` of a group.
+        """Return the first patches of `order` with their values, at most `max_per_group` per group.
 
         `groups` is the group index of each patch; by default, its image.
         """

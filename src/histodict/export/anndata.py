@@ -76,7 +76,7 @@ _STATISTICS_COLUMNS = {
         )
     },
 }
-_YES, _NO = ("true", "1"), ("false", "0", "")
+_TRUE_TEXTS, _FALSE_TEXTS = ("true", "1"), ("false", "0", "")
 
 
 def read_atom_statistics(path: Path) -> list[Row]:
@@ -100,7 +100,7 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotatio
 
     Raises
     ------
-    ValueError : if they do not
+    ValueError : if the statistics belong to other atoms
     """
     if not rows:
         return
@@ -111,7 +111,7 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotatio
             f"the atom table is not of the {len(digests)} atoms of this model: {advice}"
         )
     if [
-        index for index, row in enumerate(rows) if _is_yes("disabled", row["disabled"])
+        index for index, row in enumerate(rows) if _parse_boolean("disabled", row["disabled"])
     ] != notes.disabled:
         raise ValueError(f"the atom table is of this model with other disabled atoms: {advice}")
 
@@ -136,7 +136,7 @@ def statistics_columns(
     }
     return columns | {
         "is_site_confounded": np.array(
-            [_is_yes("is_site_confounded", row["is_site_confounded"]) for row in rows]
+            [_parse_boolean("is_site_confounded", row["is_site_confounded"]) for row in rows]
         )
     }
 
@@ -145,15 +145,15 @@ def _number(value: Any) -> float:
     return np.nan if value in (None, "") else float(value)
 
 
-def _is_yes(name: str, value: Any) -> bool:
+def _parse_boolean(name: str, value: Any) -> bool:
     text = str(value).lower()
-    if text not in (*_YES, *_NO):
+    if text not in (*_TRUE_TEXTS, *_FALSE_TEXTS):
         raise ValueError(f"{name}: must be true or false, not {value!r}")
-    return text in _YES
+    return text in _TRUE_TEXTS
 
 
 _IMAGE_PX = 512  # longer side of the thumbnail
-_EMPTY = ("layers", "obsp", "varp")  # empty parts, which the format requires
+_EMPTY_ELEMENTS = ("layers", "obsp", "varp")  # empty parts, which the format requires
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def write_h5ad(
         codes = SparseRows(file, "X", n_codes)
         recorder = _CodeWriter(codes)
         prediction = predict(model.with_recorders([recorder]))
-        codes.end()
+        codes.finish()
         assert prediction.patch_map is not None
         positions = np.concatenate(recorder.positions)
         _Table(model, prediction, prediction.patch_map, about, positions).write(file, codes)
@@ -241,7 +241,7 @@ def write_h5ad(
 
 
 class _CodeWriter(PatchRecorder):
-    """Writes codes into a file as they are computed, and collects the positions of patches."""
+    """Recorder that writes codes to a file, and collects the positions of the patches."""
 
     def __init__(self, codes: SparseRows) -> None:
         self.positions = [np.empty((0, 2), np.int32)]
@@ -279,9 +279,9 @@ class _Table:
 
     def write(self, file: Any, codes: SparseRows) -> None:
         """Write obs, obsm, var, varm, uns and the empty parts."""
-        classes = self.patch_map.predicted_classes[self._at]
+        classes = self.patch_map.predicted_classes[self._grid_index]
         n_classes = self.patch_map.n_classes
-        counts = codes.count(classes, n_classes)
+        counts = codes.count_nonzero(classes, n_classes)
         write_frame(file, "obs", LazyIndex(len(self.positions), self._names), self._obs(classes))
         write({"spatial": self._centres()}, file, "obsm")
         atoms, names = self.model.model_.atoms(), self._atom_names()
@@ -295,11 +295,11 @@ class _Table:
             atom_rows = {"atoms": np.asarray(atoms.D), "class_usage": np.stack(fractions, axis=1)}
         write(atom_rows, file, "varm")
         write(self._uns(), file, "uns")
-        for part in _EMPTY:
+        for part in _EMPTY_ELEMENTS:
             write({}, file, part)
 
     @property
-    def _at(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _grid_index(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         return self.positions[:, 0], self.positions[:, 1]
 
     # --- patches ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class _Table:
         return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 
     def _obs(self, predicted: NDArray[np.int16]) -> dict[str, Any]:
-        margins, n = self.patch_map.margins[self._at], len(self.positions)
+        margins, n = self.patch_map.margins[self._grid_index], len(self.positions)
         classes = list(self.patch_map.classes)
         columns: dict[str, Any] = {"class": Categorical(predicted, classes)}
         columns |= {f"margin_{name}": margins[:, index] for index, name in enumerate(classes)}
@@ -388,7 +388,7 @@ class _Table:
         spatial = {"images": {"hires": thumbnail}, "scalefactors": scales, "metadata": {}}
         return {
             "spatial": {self.about.library_id: spatial},
-            "class_colors": [_hex(index) for index in range(self.patch_map.n_classes)],
+            "class_colors": [_hex_colour(index) for index in range(self.patch_map.n_classes)],
             "histodict": self._statistics(size),
         }
 
@@ -413,7 +413,7 @@ class _Table:
         }
 
 
-def _hex(class_index: int) -> str:
+def _hex_colour(class_index: int) -> str:
     return "#" + "".join(f"{int(part):02x}" for part in COLOURS[class_index % len(COLOURS)])
 
 
@@ -506,7 +506,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
 
 
 def _copy_or_read(table: Any) -> Any:
-    """Return a table that may be modified."""
+    """Return a copy of a table, or the table of a file."""
     if isinstance(table, str | Path):
         return load_optional("anndata", "anndata", "to_anndata").read_h5ad(table)
     return table.copy()

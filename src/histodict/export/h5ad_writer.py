@@ -65,7 +65,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class LazyIndex:
-    """Row names that are formatted as they are written, as a slide has millions of patches.
+    """Row names that are formatted in blocks while they are written, to save memory.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def _(value: float, group: Any, name: str) -> None:
 def _(value: Mapping[str, Any], group: Any, name: str) -> None:
     inside = set_encoding(group.create_group(name), "dict")
     for key, part in value.items():
-        write(part, inside, plain(key))
+        write(part, inside, escape_slashes(key))
 
 
 @write.register
@@ -153,7 +153,7 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
     columns : array or `Categorical` per column
     """
     inside = set_encoding(group.create_group(name), "dataframe")
-    names = [plain(column) for column in columns]
+    names = [escape_slashes(column) for column in columns]
     inside.attrs["_index"] = "_index"
     inside.attrs.create("column-order", np.array(names, dtype=object), dtype=_text())
     write(index, inside, "_index")
@@ -161,7 +161,7 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
         write(values, inside, column)
 
 
-def plain(name: str) -> str:
+def escape_slashes(name: str) -> str:
     """Return a name for use in HDF5, with slashes replaced by the similar fraction slash."""
     return name.replace("/", "\N{FRACTION SLASH}")
 
@@ -196,7 +196,7 @@ class SparseRows:
             dataset.resize(before + rows.nnz, axis=0)
             dataset[before:] = getattr(rows, name)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Write the row pointers and the shape; call it after the last row."""
         counts = np.concatenate([np.zeros(1, np.int64), *self._counts])
         ends = np.cumsum(counts)
@@ -204,7 +204,7 @@ class SparseRows:
         self._group.create_dataset("indptr", data=ends.astype(kind), **_COMPRESSION)
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
-    def count(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
+    def count_nonzero(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
         """Count the non-zero values of each column, by label of the row: (n_labels, n_columns)."""
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
         counts = np.zeros(n_labels * self._n_columns, np.int64)

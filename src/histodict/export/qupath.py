@@ -60,12 +60,12 @@ class GeoJSONOptions:
     with_project: bool = False
 
     @property
-    def ending(self) -> str:
+    def suffix(self) -> str:
         """Suffix of the GeoJSON files."""
         return ".geojson.gz" if self.gzipped else ".geojson"
 
     @property
-    def form(self) -> list[bool]:
+    def fingerprint(self) -> list[bool]:
         """Options that determine the GeoJSON file of an image."""
         return [self.of_patches, self.gzipped]
 
@@ -115,10 +115,10 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
     template = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
-    across = [(_short(left), _short(patch_map.clip(left + side, 0, side))) for left in lefts]
+    across = [(_rounded(left), _rounded(patch_map.clip(left + side, 0, side))) for left in lefts]
     for row, predicted in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
-        high, low = _short(top), _short(patch_map.clip(top + side, 1, side))
+        high, low = _rounded(top), _rounded(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
@@ -139,24 +139,24 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 def _patch_text(name: str, class_index: int) -> str:
     """Return a template for patches of a class, with ten ring coordinates and the measurements."""
     ring = ",".join(["[%s,%s]"] * 5)
-    label = _label(name, class_index).replace("%", "%%")
+    label = _classification(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
 def _escaped(name: str) -> str:
-    return _text(name).replace("%", "%%")
+    return _ascii_json(name).replace("%", "%%")
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """Yield one detection per connected area of patches of one class, with mean class scores."""
     grid = patch_map.grid
-    across, down = ([_short(at) for at in lines] for lines in patch_map.cell_lines())
+    across, down = ([_rounded(at) for at in lines] for lines in patch_map.cell_lines())
 
     def written(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
     for class_index, name in enumerate(patch_map.classes):
-        label = _label(name, class_index)
+        label = _classification(name, class_index)
         for area in patch_map.areas(class_index):
             geometry = _geometry([[written(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
@@ -168,7 +168,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
     """Yield one annotation per detected region, with the second of the two classes."""
-    label = _label(patch_map.classes[1], 1)
+    label = _classification(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
         sizes = region.n_patches, region.area_px
@@ -193,17 +193,17 @@ def _measurements(
 def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
     """Format the finite scores; JSON has no infinity and no NaN."""
     pairs = zip(classes, scores, strict=True)
-    return ",".join(f"{_text(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
+    return ",".join(f"{_ascii_json(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
 
 
 def _usage_measurements(use: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_text(usage_column(name))}:{float(fraction):.5g}" for name, fraction in use.items()
+        f"{_ascii_json(usage_column(name))}:{float(fraction):.5g}" for name, fraction in use.items()
     )
 
 
 def _ring(ring: Ring) -> str:
-    return ",".join([f"[{_short(x)},{_short(y)}]" for x, y in ring])
+    return ",".join([f"[{_rounded(x)},{_rounded(y)}]" for x, y in ring])
 
 
 def _geometry(polygons: list[list[str]]) -> str:
@@ -214,9 +214,9 @@ def _geometry(polygons: list[list[str]]) -> str:
     return f'{{"type":"MultiPolygon","coordinates":[{",".join(shapes)}]}}'
 
 
-def _label(name: str, class_index: int) -> str:
+def _classification(name: str, class_index: int) -> str:
     """Return the classification of a class; its index gives the colour."""
-    return _text({"name": name, "color": class_rgb(class_index)})
+    return _ascii_json({"name": name, "color": class_rgb(class_index)})
 
 
 def _feature(geometry: str, kind: str, label: str, measurements: str) -> str:
@@ -227,7 +227,7 @@ def _feature(geometry: str, kind: str, label: str, measurements: str) -> str:
 
 
 def save_geojson(path: Path, features: Iterable[str]) -> None:
-    """Write features to a file one by one, as those of a slide may take gigabytes of memory."""
+    """Write features to a GeoJSON file one by one, to save memory."""
     with atomic_write(path) as partial, _open_output(partial) as file:
         file.write(b'{"type":"FeatureCollection","features":[\n')
         for index, feature in enumerate(features):
@@ -246,12 +246,12 @@ def _open_output(path: Path) -> Iterator[IO[bytes]]:
             yield compressed  # type: ignore[misc]
 
 
-def _text(content: Any) -> str:
-    """Format JSON in ASCII, as some versions of QuPath read files in the encoding of the system."""
+def _ascii_json(content: Any) -> str:
+    """Return JSON text in ASCII, as QuPath may read files in the encoding of the system."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     """Format whole numbers without a decimal point, others with two decimals, as QuPath does."""
     return int(value) if value == int(value) else round(value, 2)
 
@@ -354,19 +354,19 @@ def _save_classes(path: Path, classes: Sequence[str]) -> None:
     """Add missing classes; existing ones keep their colours, which may be edited in QuPath."""
     content = _read(path, "pathClasses") or {"pathClasses": []}
     known = {entry.get("name") for entry in content["pathClasses"]}
-    new = [{"name": name, "color": _packed(class_rgb(n))} for n, name in enumerate(classes)]
+    new = [{"name": name, "color": _java_rgb(class_rgb(n))} for n, name in enumerate(classes)]
     content["pathClasses"] += [entry for entry in new if entry["name"] not in known]
     _write(path, json.dumps(content, indent=2))
 
 
-def _packed(rgb: tuple[int, int, int]) -> int:
+def _java_rgb(rgb: tuple[int, int, int]) -> int:
     """Return an opaque colour as a signed 32-bit integer of Java."""
     red, green, blue = rgb
     return (red << 16 | green << 8 | blue) - (1 << 24)
 
 
 def _read(path: Path, part: str) -> Json | None:
-    """Return the content of a file with a list `part` of objects; None if there is no file."""
+    """Return the content of a JSON file, after checking its list `part`; None without a file."""
     if not path.exists():
         return None
     with suppress(ValueError, TypeError, KeyError):

@@ -44,9 +44,9 @@ __all__ = [
     "AtomReportData",
     "atom_rows",
     "collect_atom_report",
+    "compute_image_activity",
     "confounded_atoms_of_members",
     "ensemble_note",
-    "maps_of",
     "to_json_dict",
     "usage_image",
     "write_atoms_page",
@@ -57,10 +57,12 @@ _MAX_PATCHES = 60_000  # per image; drawing maps of larger slides takes too long
 _BLANK_GREY = 244
 
 
-def maps_of(model: Model, record: ImageRecord) -> tuple[AtomActivity, PatchGrid] | None:
-    """Return where each atom is used in an image, with the grid of its patches.
+def compute_image_activity(
+    model: Model, record: ImageRecord
+) -> tuple[AtomActivity, PatchGrid] | None:
+    """Return the activity of the atoms in an image, and its patch grid.
 
-    Returns None if the image has too many patches or shows only background.
+    Return None if the image has too many patches or only background.
     """
     pipeline, recorder = model.model_, ActivityRecorder(model.model_)
     scored = pipeline.with_recorder(recorder).score_image(
@@ -109,7 +111,7 @@ def usage_image(
 def _background(
     path: Path | None, width: float, height: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the image, small and in light grey, and its pixels per level-0 pixel."""
+    """Return the image in light grey at this size, and its pixels per level-0 pixel."""
     if path is not None:
         try:
             with open_image(path) as source:
@@ -148,7 +150,7 @@ def write_atoms_page(
     callback : receives the progress
     """
     names = [manifest.name(record) for record in manifest.records]
-    maps = find_maps(model, report, manifest.records) if with_maps else []
+    maps = select_usage_maps(model, report, manifest.records) if with_maps else []
     options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
     shown = atom_rows(report, manifest.records, names, **options)
     flagged = atom_rows(report, manifest.records, names, uses=report.flagged, **options)
@@ -185,7 +187,7 @@ def _has_no_sites(report: AtomReportData) -> bool:
 
 
 def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
-    """Describe the atoms whose usage differs between sites, or why this cannot be tested."""
+    """Describe the site-confounded atoms, or why confounding cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the image table has no column 'site'."
@@ -230,13 +232,13 @@ def _confounding_row(atom: AtomStatistics) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Map:
-    """Use of the atoms of a class in one image.
+class _UsageMap:
+    """Usage map of the atoms of a class in one image.
 
     Attributes
     ----------
     class_name : index of the class
-    position : position of the image's record
+    position : index of the image's record
     style : activity of the atoms
     grid : grid of the patches
     """
@@ -247,7 +249,9 @@ class _Map:
     grid: PatchGrid
 
 
-def find_maps(model: Model, report: AtomReportData, records: Sequence[ImageRecord]) -> list[_Map]:
+def select_usage_maps(
+    model: Model, report: AtomReportData, records: Sequence[ImageRecord]
+) -> list[_UsageMap]:
     """Return one usage map per class, on the image that uses the displayed atoms most."""
     maps = []
     for class_index, use in enumerate(report.classes):
@@ -256,9 +260,9 @@ def find_maps(model: Model, report: AtomReportData, records: Sequence[ImageRecor
             continue
         counts = (report.gallery.codes[:, atoms] != 0).sum(axis=1)
         totals = np.bincount(report.gallery.images, np.asarray(counts).ravel(), len(records))
-        activity_and_grid = maps_of(model, records[int(totals.argmax())])
+        activity_and_grid = compute_image_activity(model, records[int(totals.argmax())])
         if activity_and_grid is not None:
-            maps.append(_Map(class_index, int(totals.argmax()), *activity_and_grid))
+            maps.append(_UsageMap(class_index, int(totals.argmax()), *activity_and_grid))
     return maps
 
 
@@ -280,7 +284,7 @@ def atom_rows(
     names: Sequence[str],
     *,
     uses: Sequence[ClassAtomUsage] | None = None,
-    maps: Sequence[_Map] = (),
+    maps: Sequence[_UsageMap] = (),
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> list[dict[str, Any]]:
@@ -292,7 +296,7 @@ def atom_rows(
     records : images that the patches are taken from
     names : names of the images as displayed
     uses : atoms per class; None for the most used atoms
-    maps : usage maps of the classes, from `find_maps`
+    maps : usage maps of the classes, from `select_usage_maps`
     n_jobs : number of threads
     callback : receives the progress
     """
@@ -312,7 +316,7 @@ def atom_rows(
             "name": use.name,
             "colours": colours,
             "top": max_fraction,
-            "text": _text(use),
+            "text": _describe_usage(use),
             "rows": [
                 _row(report, usage, uris, names)
                 | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
@@ -324,7 +328,7 @@ def atom_rows(
 
 
 def _map_uri(
-    maps: Sequence[_Map], class_index: int, atom: int, records: Sequence[ImageRecord]
+    maps: Sequence[_UsageMap], class_index: int, atom: int, records: Sequence[ImageRecord]
 ) -> str:
     class_map = next((each for each in maps if each.class_name == class_index), None)
     if class_map is None:
@@ -344,7 +348,7 @@ def ensemble_note(model: Model) -> str:
     )
 
 
-def _text(use: ClassAtomUsage) -> str:
+def _describe_usage(use: ClassAtomUsage) -> str:
     (first, value), *others = use.per_patch.items()
     text = f"a patch of {first} uses {value:.1f} of them"
     text += "".join(f", one of {name} {value:.1f}" for name, value in others)

@@ -175,7 +175,7 @@ _ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
 def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleModel | None) -> None:
-    """Write the page as one self-contained file without scripts, and its files beside it.
+    """Write the page as one self-contained file without scripts, and figures and tables as files.
 
     Parameters
     ----------

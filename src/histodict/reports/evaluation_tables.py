@@ -178,7 +178,7 @@ def _grouped(
 
 
 def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
-    """Return the wrong labels of a method and the numbers of its wrong and of all predictions."""
+    """Return a method's wrong labels as text, its number of errors and of predictions."""
     of_method = [result for result in shown if result.method == method]
     wrong = [result.label_text for result in of_method if result.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
@@ -201,7 +201,7 @@ def _card(evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool
 
 
 def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
-    """Return the image, the map of the first wrong prediction that has one, and its model."""
+    """Return the image, and the map and model name of the first wrong prediction with a map."""
     record = image[0].record
     with open_image(record.display_image) as source:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
@@ -226,7 +226,7 @@ SummaryRow = tuple[str, str]
 
 
 def span(values: Iterable[int]) -> str:
-    """Return the range of the values as text, such as "3 to 5"."""
+    """Format the range of the values, such as "3 to 5"."""
     low, *_, high = sorted([*values] * 2)
     return str(low) if low == high else f"{low} to {high}"
 
@@ -285,7 +285,7 @@ def pixel_size_text(recipe: Recipe) -> str:
 
 
 def selection_text(evaluation: Evaluation) -> list[str]:
-    """Return warnings that scores are optimistic: of the best method, and of adapted thresholds."""
+    """Return warnings about optimistic scores of the best method and of adapted thresholds."""
     warnings = []
     n_methods = len(evaluation.methods)
     if n_methods > 1:
@@ -417,7 +417,7 @@ _MAX_REGION_IMAGES = 24  # the table has all images
 
 @dataclass(frozen=True)
 class RegionResult:
-    """Prediction of one image, with its patches counted.
+    """Prediction of one image, with the confusion table of its patches.
 
     Attributes
     ----------
@@ -436,7 +436,7 @@ class RegionResult:
 
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
-    """Return each prediction with its patches counted."""
+    """Return the predictions with the confusion tables of their patches."""
     return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
 
 
@@ -446,7 +446,7 @@ def patch_confusion_matrices(
     """Return a confusion matrix of the patches per method, over repeats and seeds."""
     matrices = []
     for method in evaluation.methods:
-        hits, misses, alarms, rest = _total(results, method).tolist()
+        hits, misses, alarms, rest = _total_table(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
         matrices.append(
             {"method": method, "predicted_classes": evaluation.classes, "counts": counts}
@@ -457,10 +457,10 @@ def patch_confusion_matrices(
 def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
     """Return a table row per image and method with its patch counts, over repeats and seeds."""
     rows = []
-    for of_image in _by_image(results):
+    for of_image in _group_by_image(results):
         record = of_image[0].predicted.record
         for method in evaluation.methods:
-            hits, misses, alarms, rest = (total := _total(of_image, method)).tolist()
+            hits, misses, alarms, rest = (total := _total_table(of_image, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
@@ -477,12 +477,12 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
 
 
 def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Return all images, those with the most wrong patches first.
+    """Return all images, sorted by decreasing number of wrong patches.
 
-    Only the first ones have a picture of their patch map.
+    Only the first images include a picture of their patch map.
     """
     images = sorted(
-        _by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
+        _group_by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )
     return [
         _region_card(evaluation, of_image, rank < _MAX_REGION_IMAGES)
@@ -494,7 +494,7 @@ def _region_card(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].predicted.record
-    totals = {method: _total(results, method) for method in evaluation.methods}
+    totals = {method: _total_table(results, method) for method in evaluation.methods}
     return {
         "name": evaluation.manifest.name(record),
         "patient": record.patient,
@@ -528,13 +528,13 @@ def _true_rings(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
     return [ring for _, _, polygons in regions for polygon in polygons for ring in polygon]
 
 
-def _total(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
+def _total_table(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
     tables = [result.table for result in results if result.predicted.method == method]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
 
-def _by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
+def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
     """Group the results by image, in the order of the manifest; the first method comes first."""
     groups: dict[int, list[RegionResult]] = {}
     for result in sorted(results, key=lambda result: result.predicted.position):

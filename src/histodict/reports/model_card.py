@@ -265,11 +265,11 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """Return the TRIPOD+AI checklist of an evaluation as (item, question, answer)."""
-    entries = _of_data(evaluation) | _of_methods(evaluation) | _of_results(evaluation)
+    entries = _data_items(evaluation) | _method_items(evaluation) | _result_items(evaluation)
     return [(item, question, entries.get(item, tables.NOT_RECORDED)) for item, question in ITEMS]
 
 
-def _of_data(evaluation: Evaluation) -> dict[str, str]:
+def _data_items(evaluation: Evaluation) -> dict[str, str]:
     data = dict(tables.data_summary(evaluation))
     patients = pluralize(len(set(evaluation.manifest.patients)), "patient")
     n_tested = len(tables.tested_images(evaluation))
@@ -283,7 +283,7 @@ def _of_data(evaluation: Evaluation) -> dict[str, str]:
     }
 
 
-def _of_methods(evaluation: Evaluation) -> dict[str, str]:
+def _method_items(evaluation: Evaluation) -> dict[str, str]:
     protocol = dict(tables.protocol_summary(evaluation))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(evaluation))
     measures = ", ".join(evaluation.measures)
@@ -328,7 +328,7 @@ def _ground_truth_text(evaluation: Evaluation) -> str:
     return f"the label of the image: {', '.join(evaluation.classes)}"
 
 
-def _of_results(evaluation: Evaluation) -> dict[str, str]:
+def _result_items(evaluation: Evaluation) -> dict[str, str]:
     card = dict(model_card(evaluation))
     return {
         "18e": "splits with the image names are in splits.json",

@@ -40,7 +40,7 @@ from ..utils.files import file_key
 from ..utils.parallel import available_cores
 from ..utils.text_io import parse_json, shorten
 from ..utils.validation import check_kind
-from .annotation.quick_prediction import InteractiveImage, Numbers
+from .annotation.quick_prediction import InteractiveImage, PatchFeatures
 from .dataset_checks import BackgroundChecks, excluded_image_names
 from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
 from .jobs import Job, JobQueue, find_job
@@ -155,7 +155,7 @@ class AppState:
         self.prepared_images: LRUCache[CachedPreparedImage] = LRUCache(256 * 2**20)
         self.chunks: LRUCache[Chunk] = LRUCache(128 * 2**20)
         self.interactive_images: LRUCache[InteractiveImage] = LRUCache(256 * 2**20)
-        self.numbers: LRUCache[Numbers] = LRUCache(192 * 2**20)
+        self.numbers: LRUCache[PatchFeatures] = LRUCache(192 * 2**20)
         self.suggestion_cache: LRUCache[NDArray[np.float64]] = LRUCache(4 * 2**20)
         self.models: LRUCache[LoadedModel] = LRUCache(512 * 2**20)
         self.trainings: LRUCache[tuple[Manifest, Manifest]] = LRUCache(128 * 2**20)

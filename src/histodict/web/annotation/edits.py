@@ -30,20 +30,20 @@ from .store import (
     Polygon,
     Shape,
     Size,
+    add_class,
     annotated_images,
     area,
     buffer_path,
-    changed_class,
     class_colours,
-    class_named,
+    find_class,
     geojson,
-    is_called,
+    has_name,
     polygonize,
-    polygons_of,
     read_classes,
+    shape_polygons,
     snapshot_annotations,
     subtract,
-    with_class,
+    update_class,
 )
 from .store import write_classes as _write_classes
 
@@ -116,8 +116,8 @@ TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
 }
 
 
-def shape_of(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
-    """Return a new shape of these polygons."""
+def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
+    """Create a shape with a new id."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
     return Shape(id=new_id(), label=label, tool=tool, area=area(polygons), polygons=corners)
 
@@ -128,18 +128,18 @@ def shape_of(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
 def draw(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
-    """Add the shape of a stroke or, with the eraser, subtract it from the shapes below."""
+    """Add the shape of a stroke; with the eraser, subtract it from existing shapes."""
     polygons = stroke.polygons(size)
     if not polygons:
         raise ValueError("the shape lies outside the image or has no area: draw it larger")
 
     def change(store: AnnotationStore) -> AnnotationStore:
         erases = stroke.tool == ERASER
-        class_id = None if erases else class_named(read_classes(dataset.folder), label).id
+        class_id = None if erases else find_class(read_classes(dataset.folder), label).id
         others = [s for s in store.shapes if s["label"] != class_id]
         removed, added = _subtract(others, polygons)
         if not erases:
-            added.append(shape_of(str(class_id), stroke.tool, polygons))
+            added.append(new_shape(str(class_id), stroke.tool, polygons))
         elif not removed:
             raise ValueError("there is nothing to erase here")
         return store.changed(removed, added)
@@ -148,15 +148,15 @@ def draw(
 
 
 def _subtract(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes that overlap with polygons, and their remainders."""
+    """Return the shapes that overlap polygons, and the shapes that remain after subtraction."""
     removed, added = [], []
     for shape in shapes:
-        remainder = subtract(polygons_of(shape), taken)
+        remainder = subtract(shape_polygons(shape), taken)
         if remainder is None:
             continue
         removed.append(shape)
         if remainder:
-            added.append(shape_of(shape["label"], shape["tool"], remainder))
+            added.append(new_shape(shape["label"], shape["tool"], remainder))
     return removed, added
 
 
@@ -165,7 +165,7 @@ def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> An
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
-        class_id = class_named(read_classes(dataset.folder), label).id
+        class_id = find_class(read_classes(dataset.folder), label).id
         new = old.copy()
         new["id"], new["label"] = new_id(), class_id
         return store.changed([old], [new])
@@ -195,10 +195,12 @@ def import_annotations(
     with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
         for name in imported.names:
-            if not any(is_called(class_, name) for class_ in classes):
-                classes = with_class(classes, name, imported.colours.get(name))
-        ids = {name: next(c.id for c in classes if is_called(c, name)) for name in imported.names}
-        shapes = [shape_of(ids[name], "file", polygons) for name, polygons in imported.shapes(size)]
+            if not any(has_name(class_, name) for class_ in classes):
+                classes = add_class(classes, name, imported.colours.get(name))
+        ids = {name: next(c.id for c in classes if has_name(c, name)) for name in imported.names}
+        shapes = [
+            new_shape(ids[name], "file", polygons) for name, polygons in imported.shapes(size)
+        ]
         if not shapes:
             raise ValueError("the file has no outline with an area on this image")
         store = AnnotationStore.read(dataset.folder, image).changed([], shapes)
@@ -224,11 +226,11 @@ def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[Annotation
     with _WRITE_LOCK:
         classes, class_id = read_classes(dataset.folder), body.get("id")
         if class_id is None:
-            classes = with_class(classes, body.get("name"), body.get("colour"))
+            classes = add_class(classes, body.get("name"), body.get("colour"))
         elif body.get("remove") is True:
-            classes = _without_class(dataset, classes, class_named(classes, class_id))
+            classes = _without_class(dataset, classes, find_class(classes, class_id))
         else:
-            classes = changed_class(classes, class_id, body)
+            classes = update_class(classes, class_id, body)
         _write_classes(dataset.folder, classes)
     return classes
 
@@ -313,7 +315,7 @@ def annotation_summary(dataset: Dataset) -> dict[str, Any]:
 
 
 def _annotated(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
-    """Return annotated images that still exist, by id, after checking their paths."""
+    """Return (id, record) of annotated images that still exist, after checking their paths."""
     records = dataset.listing.by_id
     return [
         (image, dataset.image(image))

@@ -26,12 +26,12 @@ from ...patches.grid import PatchGrid
 from ...patches.rendering import png_data_uri
 from ...patches.sampling import MIN_OVERLAP
 from ...utils.cache import Key, LRUCache
-from .store import AnnotationClass, Shape, box_of, polygons_of
+from .store import AnnotationClass, Shape, bounding_box, shape_polygons
 
 Field = tuple[slice, slice]
 Box = tuple[float, float, float, float]
 # Tissue mask of a field's patches (rows, columns), and features of tissue patches (n, n_features).
-Numbers = tuple[NDArray[np.bool_], NDArray[np.float32]]
+PatchFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 ENCODER = "efficientnet-lite0-half"
 _FIELD_PX = 512  # side of a field in pixels of the patches' resolution
@@ -71,14 +71,14 @@ class InteractiveImage:
         self._uses_pixels = get_patch_features(recipe.features).atoms_are_images
         self._key: Key = (repr(image), repr(recipe))
 
-    def cached_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers | None:
-        """Return the features of a field from the cache; None if they are not there."""
+    def cached_features(self, cache: LRUCache[PatchFeatures], field: Field) -> PatchFeatures | None:
+        """Return the features of a field from the cache; None if not cached."""
         return cache.find((*self._key, repr(field)))
 
-    def patch_features(self, cache: LRUCache[Numbers], field: Field) -> Numbers:
-        """Return the features of a field, computed if needed."""
+    def patch_features(self, cache: LRUCache[PatchFeatures], field: Field) -> PatchFeatures:
+        """Return the features of a field; compute them if not cached."""
 
-        def compute() -> tuple[Numbers, int]:
+        def compute() -> tuple[PatchFeatures, int]:
             if self._uses_pixels:
                 features = _pixel_field_features(self.prepared_image, self.grid, field)
             else:
@@ -87,7 +87,7 @@ class InteractiveImage:
 
         return cache.get((*self._key, repr(field)), compute)
 
-    def on(self, box: Box) -> list[Field]:
+    def fields_in_box(self, box: Box) -> list[Field]:
         """Return the fields visible in a box (left, top, right, bottom), central ones first."""
         origin = (self.grid.left, self.grid.top) * 2
         left, top, right, bottom = (
@@ -108,7 +108,7 @@ class InteractiveImage:
         return sorted(visible, key=far)
 
 
-def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> Numbers:
+def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> PatchFeatures:
     pixels = prepared.normalize(grid.read(prepared, *field))
     tissue = prepared.is_tissue(pixels).reshape([part.stop - part.start for part in field])
     return tissue, _with_neighbours(_pixel_features(pixels), tissue)
@@ -169,10 +169,7 @@ class AnnotatedImage:
         return {label: _region(shapes, size) for label, shapes in by_class.items()}
 
     def fields(self) -> list[Field]:
-        """Return the fields for training: a few of a large shape, the latest of many shapes.
-
-        With all fields, the outline of a whole slide would take too long.
-        """
+        """Return fields for training: a limited number per shape and image, latest shapes first."""
         fields: dict[str, Field] = {}
         for shape in reversed(self.shapes):
             touched = self._overlapping_fields(shape)
@@ -184,7 +181,7 @@ class AnnotatedImage:
 
     def _overlapping_fields(self, shape: Shape) -> list[Field]:
         """Return the fields that contain a part of the shape, central ones first."""
-        candidates = self.image.on(_box(shape))
+        candidates = self.image.fields_in_box(_box(shape))
         if len(candidates) <= _FIELDS_OF_SHAPE:
             return candidates
         step = self.image.grid.step
@@ -198,10 +195,10 @@ class AnnotatedImage:
             field for field, inside in zip(candidates, is_inside.tolist(), strict=True) if inside
         ]
 
-    def samples(self, cache: LRUCache[Numbers]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    def samples(self, cache: LRUCache[PatchFeatures]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield class ids with the features of patches at least half inside their shapes.
 
-        Fields that are not computed yet are left out.
+        Fields whose features are not yet computed are omitted.
         """
         regions, grid = self.regions(), self.image.grid
         for field in self.fields():
@@ -217,12 +214,14 @@ class AnnotatedImage:
 
 
 def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
-    outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in polygons_of(s)]
+    outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     return RunLengthMask.from_outlines(outlines, size)
 
 
 def _box(shape: Shape) -> Box:
-    (left, top), (right, bottom) = (corner.tolist() for corner in box_of(polygons_of(shape)))
+    (left, top), (right, bottom) = (
+        corner.tolist() for corner in bounding_box(shape_polygons(shape))
+    )
     return left, top, right, bottom
 
 
@@ -249,13 +248,13 @@ class Viewport:
     deadline: float
 
 
-def predict_viewport(screen: Viewport, cache: LRUCache[Numbers]) -> dict[str, Any]:
+def predict_viewport(screen: Viewport, cache: LRUCache[PatchFeatures]) -> dict[str, Any]:
     """Predict the viewport as far as time permits.
 
     Return the class map as an image, the number of annotated patches per class, the number of
     fields `left` to compute, and that of fields `beyond` the maximum.
     """
-    visible = screen.image.on(screen.box)
+    visible = screen.image.fields_in_box(screen.box)
     fields = visible[:_MAX_FIELDS]
     required = [
         (annotated.image, field) for annotated in screen.annotations for field in annotated.fields()
@@ -283,9 +282,11 @@ def predict_viewport(screen: Viewport, cache: LRUCache[Numbers]) -> dict[str, An
 
 
 def _compute_fields(
-    required: Sequence[tuple[InteractiveImage, Field]], cache: LRUCache[Numbers], deadline: float
+    required: Sequence[tuple[InteractiveImage, Field]],
+    cache: LRUCache[PatchFeatures],
+    deadline: float,
 ) -> int:
-    """Compute fields until the deadline, at least one; return the number of missing ones."""
+    """Compute features of fields until the deadline, at least one; return the number left."""
     missing = {
         (id(image), repr(field)): (image, field)
         for image, field in required
@@ -333,7 +334,7 @@ class SoftmaxClassifier:
 
 
 def _fit_classifier(
-    viewport: Viewport, cache: LRUCache[Numbers]
+    viewport: Viewport, cache: LRUCache[PatchFeatures]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
     """Return the number of annotated patches per class, and a classifier if there are two."""
     parts_of_class: dict[str, list[NDArray[np.float32]]] = {
@@ -355,7 +356,7 @@ def _fit_classifier(
 def _render_map(
     viewport: Viewport,
     fields: Sequence[Field],
-    features: Mapping[str, Numbers],
+    features: Mapping[str, PatchFeatures],
     classifier: SoftmaxClassifier,
 ) -> dict[str, Any]:
     """Return an image with one pixel per patch of the fields, and its position."""

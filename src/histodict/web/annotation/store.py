@@ -41,28 +41,30 @@ _DIGITS = 1  # of corners, in pixels
 _GRID = 10.0**-_DIGITS
 _MIN_AREA = 1.0  # of a polygon, in pixels
 _PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of the radius of a brush
-_PIECE = 50  # sides of a path that are buffered together
+_POINTS_PER_PIECE = 50  # sides of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
 def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
-    """Return what a round brush covers along a path (n, 2), inside an image of this size.
+    """Return the polygons that a round brush covers along a path (n, 2), clipped to the image.
 
     The path is buffered in pieces, which are united: a single buffer of a path that often crosses
     itself takes minutes.
     """
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
-    starts = range(0, len(corners) - 1, _PIECE)
-    pieces = [shapely.LineString(corners[start : start + _PIECE + 1]) for start in starts]
+    starts = range(0, len(corners) - 1, _POINTS_PER_PIECE)
+    pieces = [
+        shapely.LineString(corners[start : start + _POINTS_PER_PIECE + 1]) for start in starts
+    ]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
-    return _polygons_of(_clipped(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
+    return _to_polygons(_clipped(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
 
 def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
-    """Return what the first ring encloses, also where it crosses itself, less the other rings.
+    """Return valid polygons of a ring, which may cross itself, minus the other rings (holes).
 
-    A valid polygon keeps its corners. The list is empty if there is no area on the image.
+    A valid polygon is returned unchanged. The list is empty if there is no area on the image.
     """
     outer, *holes = (_rounded(ring) for ring in rings)
     if len(outer) < 3:
@@ -70,15 +72,15 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     polygon = [outer, *(hole for hole in holes if len(hole) > 2)]
     if sum(map(count_intersections, polygon)) > MAX_INTERSECTIONS:
         raise ValueError("the outline crosses itself too often: draw a simpler one")
-    low, high = box_of([polygon])
+    low, high = bounding_box([polygon])
     geometry = shapely.Polygon(outer, polygon[1:])
     if (low >= 0).all() and (high <= size).all() and geometry.is_valid:
         return [polygon]
-    return _polygons_of(_clipped(_valid(geometry), size))
+    return _to_polygons(_clipped(_valid(geometry), size))
 
 
 def count_intersections(ring: Ring) -> float:
-    """Return how often a ring crosses itself, counted up to more than MAX_INTERSECTIONS."""
+    """Return the number of self-intersections of a ring; counting stops at MAX_INTERSECTIONS."""
     if is_tangled(ring):
         return np.inf
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
@@ -86,7 +88,7 @@ def count_intersections(ring: Ring) -> float:
 
 def subtract(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Polygon] | None:
     """Subtract polygons from others; None if they do not overlap."""
-    near = [_overlap(box_of([polygon]), box_of(taken)) for polygon in polygons]
+    near = [_overlap(bounding_box([polygon]), bounding_box(taken)) for polygon in polygons]
     if not any(near):
         return None
     cutter = shapely.union_all([_valid(shapely.Polygon(outer, holes)) for outer, *holes in taken])
@@ -94,14 +96,14 @@ def subtract(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Poly
     for polygon, is_near in zip(polygons, near, strict=True):
         geometry = _valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
         if geometry is not None and shapely.relate_pattern(geometry, cutter, "T********"):
-            cut += _polygons_of(shapely.difference(geometry, cutter, grid_size=_GRID))
+            cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID))
         else:
             unchanged.append(polygon)
     return [*unchanged, *cut] if len(unchanged) < len(polygons) else None
 
 
-def box_of(polygons: Sequence[Polygon]) -> Box:
-    """Return the corners around polygons, the least and the greatest x and y."""
+def bounding_box(polygons: Sequence[Polygon]) -> Box:
+    """Return the bounding box of polygons: minimum and maximum (x, y)."""
     outer = np.concatenate([rings[0] for rings in polygons])
     return outer.min(axis=0), outer.max(axis=0)
 
@@ -117,13 +119,13 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def _rounded(ring: Ring) -> Ring:
-    """Round to the grid, and drop points that repeat the one before."""
+    """Round points to the grid, and drop consecutive duplicates."""
     ring = np.asarray(np.round(ring, _DIGITS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
 def _valid(polygon: Any) -> Any:
-    """Return a valid geometry of all that is enclosed, by the non-zero winding rule."""
+    """Return a valid geometry of the enclosed area, by the non-zero winding rule."""
     if polygon.is_valid:
         return polygon
     return shapely.make_valid(polygon, method="structure", keep_collapsed=False)
@@ -133,7 +135,7 @@ def _clipped(geometry: Any, size: Size) -> Any:
     return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID)
 
 
-def _polygons_of(geometry: Any) -> list[Polygon]:
+def _to_polygons(geometry: Any) -> list[Polygon]:
     """Return the polygons of a geometry; outer rings have a positive area, as RFC 7946 asks."""
     parts = shapely.orient_polygons(shapely.get_parts(geometry))
     return [
@@ -146,7 +148,7 @@ def _polygons_of(geometry: Any) -> list[Polygon]:
 _MAX_NAME = 60
 _MAX_CLASSES = 40
 _COLOUR = re.compile("#[0-9a-f]{6}")
-_FILE = "classes.json"
+_CLASSES_FILE = "classes.json"
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class AnnotationClass:
 
 def read_classes(folder: Path) -> list[AnnotationClass]:
     """Read the classes of a data set, in the order of their creation."""
-    path = folder / _FILE
+    path = folder / _CLASSES_FILE
     rows: list[Any] = list(read_json(path, list)) if path.exists() else []
     try:
         classes = [AnnotationClass(**row) for row in rows]
@@ -183,10 +185,10 @@ def class_colours(folder: Path) -> dict[str, str]:
 
 def write_classes(folder: Path, classes: Sequence[AnnotationClass]) -> None:
     """Write the classes of a data set."""
-    write_checked_json(folder / _FILE, [asdict(class_) for class_ in classes])
+    write_checked_json(folder / _CLASSES_FILE, [asdict(class_) for class_ in classes])
 
 
-def class_named(classes: Sequence[AnnotationClass], class_id: object) -> AnnotationClass:
+def find_class(classes: Sequence[AnnotationClass], class_id: object) -> AnnotationClass:
     """Return the class with this id; raise KeyError if there is none."""
     for class_ in classes:
         if class_.id == class_id:
@@ -194,21 +196,21 @@ def class_named(classes: Sequence[AnnotationClass], class_id: object) -> Annotat
     raise KeyError("the class does not exist; it may have been removed. Reload the page")
 
 
-def with_class(
+def add_class(
     classes: Sequence[AnnotationClass], name: object, colour: object = None
 ) -> list[AnnotationClass]:
-    """Return the classes and a new one, by default in the first unused colour."""
+    """Return the classes with a new class, by default in the first unused colour."""
     if len(classes) >= _MAX_CLASSES:
         raise ValueError(f"the maximum is {_MAX_CLASSES} classes. Remove a class first")
     free = _free_colour(classes) if colour is None else _checked_colour(colour)
     return [*classes, AnnotationClass(new_id(), _checked_name(name, classes), free)]
 
 
-def changed_class(
+def update_class(
     classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
 ) -> list[AnnotationClass]:
-    """Return the classes after changing the name or colour of one."""
-    old = class_named(classes, class_id)
+    """Return the classes with a changed name or colour of one class."""
+    old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
     name = _checked_name(body["name"], others) if "name" in body else old.name
     colour = _checked_colour(body["colour"]) if "colour" in body else old.colour
@@ -216,7 +218,7 @@ def changed_class(
     return [new if class_ is old else class_ for class_ in classes]
 
 
-def is_called(one: AnnotationClass, name: str) -> bool:
+def has_name(one: AnnotationClass, name: str) -> bool:
     """Return whether a class has this name, ignoring case, blanks and Unicode normalisation."""
     return one.name.casefold() == _normalized_name(name).casefold()
 
@@ -237,7 +239,7 @@ def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if invalid:
         raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
     for other in others:
-        if is_called(other, text):
+        if has_name(other, text):
             raise ValueError(f"the class {other.name!r} already exists: choose another name")
     return text
 
@@ -252,11 +254,11 @@ def _checked_colour(colour: object) -> str:
 def _free_colour(classes: Sequence[AnnotationClass]) -> str:
     taken = {colour.colour for colour in classes}
     # The first class is usually the positive one, which has the second, warm colour everywhere.
-    offered = [hex_of(class_rgb(index)) for index in (1, 0, *range(2, _MAX_CLASSES))]
+    offered = [to_hex(class_rgb(index)) for index in (1, 0, *range(2, _MAX_CLASSES))]
     return next((colour for colour in offered if colour not in taken), offered[len(classes)])
 
 
-def hex_of(rgb: Sequence[int]) -> str:
+def to_hex(rgb: Sequence[int]) -> str:
     """Return a colour as #rrggbb."""
     return "#" + "".join(f"{value:02x}" for value in rgb)
 
@@ -291,7 +293,7 @@ class Shape(TypedDict):
 
 
 Change = tuple[list[Shape], list[Shape]]
-_SHAPE = Shape.__required_keys__
+_SHAPE_FIELDS = Shape.__required_keys__
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,9 @@ class AnnotationStore:
         if not all(isinstance(c, list) and len(c) == 2 for c in changes):
             raise damaged_file_error(path, "a change is incomplete")
         shapes = [content["shapes"], *(part for change in changes for part in change)]
-        if not all(isinstance(s, dict) and set(s) >= _SHAPE for part in shapes for s in part):
+        if not all(
+            isinstance(s, dict) and set(s) >= _SHAPE_FIELDS for part in shapes for s in part
+        ):
             raise damaged_file_error(path, "a shape is incomplete")
         done, undone = ([(old, new) for old, new in content[name]] for name in ("done", "undone"))
         return cls(content["shapes"], done, undone)
@@ -372,7 +376,7 @@ def _apply(shapes: Sequence[Shape], change: Change) -> list[Shape]:
 
 
 def _within_limits(changes: list[Change]) -> list[Change]:
-    """Return the last changes within the limits, at least one."""
+    """Return the latest changes that fit the limits, at least one."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
     return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
@@ -391,7 +395,7 @@ def _check_limits(shapes: Sequence[Shape]) -> None:
 
 
 def annotated_images(folder: Path) -> list[str]:
-    """Return the ids of images with annotations, possibly removed since."""
+    """Return the ids of all images that were ever annotated."""
     paths = sorted((folder / "sheets").glob("*.json"))
     return [path.stem for path in paths if is_id(path.stem)]
 
@@ -401,7 +405,7 @@ def last_change(folder: Path, image: str) -> int:
     return _file(folder, image).stat().st_mtime_ns
 
 
-def polygons_of(shape: Shape) -> list[Polygon]:
+def shape_polygons(shape: Shape) -> list[Polygon]:
     """Return the polygons of a shape as arrays."""
     return [[np.array(ring, float) for ring in rings] for rings in shape["polygons"]]
 
@@ -427,7 +431,7 @@ class ImportedAnnotations:
         Raises
         ------
         ValueError
-            If it is not GeoJSON, has no outlines, is too complex or belongs to another image.
+            If the file is not GeoJSON, has no outlines, is too complex or belongs to another image.
         """
         path = Path(name[-_MAX_FILE_NAME:] or "the file")
         annotations = read_geojson(path, data)
@@ -451,7 +455,7 @@ class ImportedAnnotations:
 
 
 def _check_size(path: Path, imported: Annotations) -> None:
-    """Refuse too many outlines or corners before any computation."""
+    """Raise ValueError for too many outlines or corners."""
     n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
     if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
@@ -462,7 +466,7 @@ def _check_size(path: Path, imported: Annotations) -> None:
 
 
 def _check_crossings(path: Path, imported: Annotations) -> None:
-    """Refuse self-intersecting outlines that would take too long to fill."""
+    """Raise ValueError for outlines with too many self-intersections."""
     n = len({id(outline) for outline, *_ in imported.crossings})
     n_places = sum(count_intersections(ring) for _, ring, _ in imported.crossings[:_MAX_CROSSINGS])
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
@@ -473,7 +477,7 @@ def _check_crossings(path: Path, imported: Annotations) -> None:
 
 
 def _colours(content: Any) -> dict[str, str]:
-    """Return colours by class name, from three numbers, or from one before QuPath 0.4."""
+    """Return the colours of a GeoJSON file by class name, also of versions before QuPath 0.4."""
     if isinstance(content, dict):
         content = content.get("features", [content])
     colours = {}
@@ -485,7 +489,7 @@ def _colours(content: Any) -> dict[str, str]:
         if type(packed) is int:
             colour = [packed >> 16 & 255, packed >> 8 & 255, packed & 255]
         if isinstance(colour, list) and len(colour) == 3 and all(map(_is_byte, colour)):
-            colours[str(classification["name"])] = hex_of(colour)
+            colours[str(classification["name"])] = to_hex(colour)
     return colours
 
 
@@ -520,7 +524,7 @@ def _feature(shape: Shape, class_: AnnotationClass) -> dict[str, Any]:
 
 
 def snapshot_annotations(folder: Path, image: str, data: bytes) -> Path:
-    """Write annotations to a file that later changes do not affect, for training."""
+    """Write a copy of the annotations for training, which later edits do not change."""
     path = folder / "drawn" / f"{image}-{hashlib.sha256(data).hexdigest()[:16]}.geojson"
     if not path.is_file():
         with atomic_write(path) as partial:

@@ -23,31 +23,33 @@ from scipy.spatial.distance import cdist
 from ...annotations.outlines import AnnotationPolygon, RunLengthMask
 from ...images.source import ImageSource
 from ...patches.patch_map import PatchMap
-from .store import Shape, polygons_of
+from .store import Shape, shape_polygons
 
-Numbers = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 _TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 
 
 class Suggestion(NamedTuple):
-    """Index of a candidate, with uncertainty and novelty from 0 to 1."""
+    """Index of a suggested candidate, with uncertainty and novelty from 0 to 1."""
 
     position: int
     uncertainty: float
     novelty: float
 
 
-def suggest(leads: Numbers, descriptors: Numbers, labelled: Numbers, n: int) -> list[Suggestion]:
-    """Return the n most useful candidates to label, the best first.
+def suggest(
+    margins: FloatArray, descriptors: FloatArray, labelled: FloatArray, n: int
+) -> list[Suggestion]:
+    """Return the n most informative candidates to label, the best first.
 
     Parameters
     ----------
-    leads : (n_candidates,), margins between the predicted class and the next one
+    margins : (n_candidates,), margins between the predicted class and the next one
     descriptors : (n_candidates, n_features), colour descriptors of the candidates
     labelled : (n_labelled, n_features), colour descriptors of labelled images
     n : number of suggestions
     """
-    if not len(leads):
+    if not len(margins):
         return []
     scale = np.vstack([descriptors, labelled]).std(axis=0) + 1e-9
     descriptors, labelled = descriptors / scale, labelled / scale
@@ -55,11 +57,11 @@ def suggest(leads: Numbers, descriptors: Numbers, labelled: Numbers, n: int) -> 
         cdist(descriptors, labelled).min(axis=1) if len(labelled) else _typicality(descriptors)
     )
     uncertainty, is_left, suggestions = (
-        1 - _ranks(leads),
-        np.ones(len(leads), bool),
+        1 - _ranks(margins),
+        np.ones(len(margins), bool),
         list[Suggestion](),
     )
-    for _ in range(min(n, len(leads))):
+    for _ in range(min(n, len(margins))):
         novelty = _ranks(distances)
         best = int(np.argmax(np.where(is_left, uncertainty * novelty, -1.0)))
         suggestions.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
@@ -68,20 +70,20 @@ def suggest(leads: Numbers, descriptors: Numbers, labelled: Numbers, n: int) -> 
     return suggestions
 
 
-def _ranks(values: Numbers) -> Numbers:
+def _ranks(values: FloatArray) -> FloatArray:
     """Return mid-ranks strictly between 0 and 1; equal values have equal ranks."""
     n_less = np.searchsorted(np.sort(values), values, side="left")
     n_not_greater = np.searchsorted(np.sort(values), values, side="right")
-    ranks: Numbers = (n_less + n_not_greater) / (2 * len(values))
+    ranks: FloatArray = (n_less + n_not_greater) / (2 * len(values))
     return ranks
 
 
-def _typicality(descriptors: Numbers) -> Numbers:
-    """Return negative distances from the median: without labels, typical candidates come first."""
+def _typicality(descriptors: FloatArray) -> FloatArray:
+    """Return negative distances from the median descriptor, to rank candidates without labels."""
     return -np.linalg.norm(descriptors - np.median(descriptors, axis=0), axis=1)
 
 
-def colour_descriptor(pixels: NDArray[np.uint8]) -> Numbers:
+def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
     """Return a descriptor (14,) of the appearance of an image, or a part of it.
 
     It has the mean and deviation of each colour's optical density in tissue, their correlations,
@@ -145,7 +147,7 @@ class MapRegion:
 
 
 def map_regions(patch_map: PatchMap) -> list[MapRegion]:
-    """Return squares that cover the map and contain enough tissue."""
+    """Return the squares of a tiling of the map that contain enough tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
     margins, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
@@ -165,7 +167,7 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
 
 
 def _starts(count: int, n: int) -> list[int]:
-    """Return the starts of parts of length n; the last part ends at the end and may overlap."""
+    """Return start indices of windows of length n that cover `count`; the last may overlap."""
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -179,10 +181,10 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
 def annotated_positions(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return the positions of the map with annotations, for an image of this size."""
+    """Return the mask (rows, columns) of annotated positions of the map."""
     grid = patch_map.grid
     outlines = [
-        AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in polygons_of(shape)
+        AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in shape_polygons(shape)
     ]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
     down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
@@ -197,7 +199,7 @@ def suggest_regions(
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """Return the n most useful regions to label.
+    """Return the n most informative regions to label.
 
     Parameters
     ----------
@@ -217,8 +219,10 @@ def suggest_regions(
     fields = sorted(fields, key=lambda region: region.normalized_margin)[:_MAX_REGIONS]
     if not fields:
         return []
-    descriptors = np.stack([appearance_of(source, region.box) for region in fields])
-    labelled_descriptors = np.array([appearance_of(source, box) for box in labelled[:_MAX_REGIONS]])
+    descriptors = np.stack([region_descriptor(source, region.box) for region in fields])
+    labelled_descriptors = np.array(
+        [region_descriptor(source, box) for box in labelled[:_MAX_REGIONS]]
+    )
     margins = np.array([region.normalized_margin for region in fields])
     suggestions = suggest(
         margins, descriptors, labelled_descriptors.reshape(-1, descriptors.shape[1]), n
@@ -230,7 +234,7 @@ def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def appearance_of(source: ImageSource, box: Box) -> NDArray[np.float64]:
+def region_descriptor(source: ImageSource, box: Box) -> NDArray[np.float64]:
     """Return the colour descriptor of a part of an image."""
     left, top, right, bottom = box
     width = min(right, source.size[0]) - left

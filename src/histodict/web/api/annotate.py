@@ -65,7 +65,7 @@ _MAX_OTHERS = 8  # further images for fitting quick predictions
 
 
 def list_all(call: ApiRequest) -> dict[str, Any]:
-    """Return the classes, and every shape of the set without its corners."""
+    """Return the classes and all shapes of the data set, with bounding boxes instead of corners."""
     dataset = call.dataset
     names = dataset.listing.names
     images = [
@@ -104,7 +104,7 @@ def show_annotations(call: ApiRequest) -> dict[str, Any]:
 
 
 def _image(call: ApiRequest) -> str:
-    """Return the id of the image, after checking that it is in the set."""
+    """Return the id of the image, after checking that it is in the data set."""
     assert call.record
     return str(call.parts["image"])
 
@@ -119,13 +119,13 @@ def _describe(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
 
 def change(call: ApiRequest, *, act: str) -> dict[str, Any] | DeferredWork:
     """Edit the annotations of an image, and return them."""
-    _check_bare(call)
+    _check_unlabelled(call)
     check_choice("act", act, EDITS)
     return EDITS[act](call)
 
 
-def _check_bare(call: ApiRequest) -> None:
-    """Refuse labelled images, because training ignores their annotations."""
+def _check_unlabelled(call: ApiRequest) -> None:
+    """Raise ValueError for labelled images, as training ignores their annotations."""
     if call.dataset.is_labelled:
         raise ValueError(
             "these images have labels or masks, which are used for training. To annotate them, "
@@ -164,7 +164,7 @@ EDITS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
 
 def classes(call: ApiRequest) -> dict[str, Any]:
     """Create, change or remove a class, and return all classes."""
-    _check_bare(call)
+    _check_unlabelled(call)
     return _classes(change_classes(call.dataset, call.body))
 
 
@@ -173,7 +173,7 @@ def classes(call: ApiRequest) -> dict[str, Any]:
 
 def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
     """Import outlines from a file; the file itself is not stored."""
-    _check_bare(call)
+    _check_unlabelled(call)
 
     def load() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
@@ -203,7 +203,7 @@ def download(call: ApiRequest) -> Response:
 
 
 def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
-    """Predict the visible part of an image from the annotations so far."""
+    """Predict the visible part of an image from the current annotations."""
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
@@ -225,7 +225,7 @@ def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -
     interactive_image = _interactive_image(call, call.record, with_encoder)
     others = [
         other
-        for other in _by_last_change(dataset.folder)
+        for other in _ids_by_last_change(dataset.folder)
         if other != image_id and other in dataset.listing.by_id
     ]
     annotated = [
@@ -240,7 +240,7 @@ def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -
     return Viewport(interactive_image, box, annotated, read_classes(dataset.folder), deadline)
 
 
-def _by_last_change(folder: Path) -> list[str]:
+def _ids_by_last_change(folder: Path) -> list[str]:
     """Return the ids of annotated images, the latest change first."""
     return sorted(annotated_images(folder), key=lambda image: -last_change(folder, image))
 
@@ -282,7 +282,7 @@ Item = TypeVar("Item")
 
 
 def images(call: ApiRequest) -> dict[str, Any]:
-    """Return images to label next among those predicted, and images to predict next."""
+    """Suggest predicted images to label next, and further images to predict next."""
     labelled = _labelled(call)
     unlabelled = {
         image_id: r for image_id, r in call.dataset.listing.by_id.items() if r.path not in labelled
@@ -335,7 +335,7 @@ def images(call: ApiRequest) -> dict[str, Any]:
 
 
 def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
-    """Return by path the images of the training or its test, and those labelled or annotated."""
+    """Return training, test, corrected and annotated images as a dictionary by path."""
     records, folder = call.dataset.listing.by_id, call.dataset.folder
     annotated = [c["image"] for c in call.dataset.corrections()]
     annotated += [
@@ -350,7 +350,7 @@ def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
 
 
 def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
-    """Return at most so many evenly spaced items."""
+    """Return at most `n_max` evenly spaced items."""
     if len(items) <= n_max:
         return items
     return [items[index] for index in np.linspace(0, len(items) - 1, n_max).astype(int)]
@@ -388,7 +388,7 @@ def _margin(call: ApiRequest, record: ImageRecord) -> float | None:
 
 
 def fields(call: ApiRequest) -> DeferredWork:
-    """Return regions of an image to label next."""
+    """Suggest regions of an image to label next."""
     dataset, image = call.dataset, str(call.parts["image"])
     labelled_boxes: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]

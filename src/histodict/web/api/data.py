@@ -62,7 +62,7 @@ def open_(
 
 
 def describe(call: ApiRequest) -> Response:
-    """Return the settings and images of a data set; the images are encoded once per index."""
+    """Return the settings and images of a data set."""
     settings = json.dumps(_settings(call), allow_nan=False, separators=(",", ":")).encode("ascii")
     data = b'%b,"images":%b}' % (settings.removesuffix(b"}"), call.dataset.listing.described)
     return Response(data, media_type="application/json")
@@ -96,7 +96,7 @@ def _settings(call: ApiRequest) -> dict[str, Any]:
 
 
 def checks(call: ApiRequest, *, check: str = "") -> dict[str, Any]:
-    """Return the results so far of checks that read every image in the background."""
+    """Return the current results of the background checks of all images."""
     source = find_source(call.user, call.context.folders, str(call.parts["data"]))
     running = call.context.checks.follow(check, source)
     if running is not None:

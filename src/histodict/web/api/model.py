@@ -75,7 +75,7 @@ def describe(call: ApiRequest) -> dict[str, Any]:
 
 
 def _comparison(call: ApiRequest, results: dict[str, Any] | None) -> PreviousModel | None:
-    """Return the comparison with the parent, if that still exists."""
+    """Return the comparison with the parent; None if the parent does not exist."""
     try:
         parent = find_job(call.user, str(call.job.request.get("parent")))
     except KeyError:
@@ -109,7 +109,7 @@ def _results(call: ApiRequest) -> dict[str, Any]:
 
 
 def _atoms(model: Model, has_gallery: bool) -> list[dict[str, Any]]:
-    """Return the most used atoms per class, which are the first ones of its dictionary."""
+    """Return the most used atoms of each class, the first of its dictionary."""
     atoms = model.model_.atoms()
     if atoms is None:
         return []
@@ -145,7 +145,7 @@ def atom_image(call: ApiRequest, *, atom: int) -> Response:
     return image_response(encode_jpeg(_training_pixels(call, patches[0][0], 1), 90))
 
 
-def users_of_atom(call: ApiRequest, *, atom: int) -> dict[str, Any]:
+def patches_of_atom(call: ApiRequest, *, atom: int) -> dict[str, Any]:
     """Return the training patches with the largest weights of an atom."""
     _atoms_of(call, atom)
     gallery, learn = gallery_and_images(call)
@@ -179,7 +179,7 @@ def patch_image(call: ApiRequest, *, patch: int) -> Response:
 
 
 def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uint8]:
-    """Return the square around a training patch, this many times as wide."""
+    """Return the pixels of a square around a training patch, `times` as wide as the patch."""
     gallery, learn = gallery_and_images(call)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("the training patch does not exist")
@@ -191,7 +191,7 @@ def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uin
 
 
 def _check_path(call: ApiRequest, record: ImageRecord) -> None:
-    """Refuse images outside the data folders, except crops in the user's workspace."""
+    """Raise an error for images outside the data folders, except crops in the workspace."""
     if not record.path.resolve().is_relative_to(call.user.folder):
         call.context.folders.check(record.path)
 
@@ -208,8 +208,8 @@ def download_model(call: ApiRequest) -> Response:
 def _tuned_model(call: ApiRequest) -> Model:
     """Return the model for download.
 
-    If its operating point was moved, it records the test images, as the page shows their results
-    beside the slider.
+    If the operating point was changed, the test images are recorded in the model as used for
+    tuning, because the page shows their results.
     """
     model, results = call.model_at_threshold(), call.job.results()
     if not _has_changed_threshold(model, results):
@@ -287,14 +287,14 @@ def _predictions_at_threshold(model: Model, results: dict[str, Any]) -> dict[str
 
 
 def _file_content(write: Callable[[Path], object]) -> bytes:
-    """Return the content of the file that `write` writes."""
+    """Return the bytes that the function `write` writes to a file."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "file")
         return (Path(folder) / "file").read_bytes()
 
 
 def download(name: str, kind: str, data: bytes) -> Response:
-    """Return a response that is saved under this name."""
+    """Return a response that the browser saves under this file name."""
     file_name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
     return Response(data, media_type=kind, headers=headers)
@@ -304,7 +304,7 @@ ROUTES = [
     Route("/api/jobs/{job}/model", endpoint(describe)),
     Route("/api/jobs/{job}/figures", endpoint(figures_at_point)),
     Route("/api/jobs/{job}/atoms/{atom}.png", endpoint(atom_image)),
-    Route("/api/jobs/{job}/atoms/{atom}", endpoint(users_of_atom)),
+    Route("/api/jobs/{job}/atoms/{atom}", endpoint(patches_of_atom)),
     Route("/api/jobs/{job}/patches/{patch}.jpg", endpoint(patch_image)),
     Route("/api/jobs/{job}/model.histodict", endpoint(download_model, DOWNLOADS)),
     Route("/api/jobs/{job}/report.html", endpoint(download_report, DOWNLOADS)),

@@ -115,7 +115,7 @@ def start(
 
 
 def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
-    """Return the active job of the same request, so that a second click starts none."""
+    """Return the active job with the same request; None if there is none."""
     wanted = json.loads(json.dumps(request, default=os.fspath))
     for job in all_jobs(call.user):
         may_match = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
@@ -127,9 +127,9 @@ def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
 def _check_images(
     call: ApiRequest, dataset: Dataset, training: TrainingRequest, skip_bad: bool
 ) -> None:
-    """Refuse images with problems found on the data page; the worker checks any others.
+    """Raise ValueError for images with problems found on the data page.
 
-    Checked images are cached, so that this takes no time.
+    Images that were not yet checked are checked by the worker.
     """
     if not dataset.is_labelled:
         return  # most images have no annotations
@@ -257,7 +257,7 @@ def _progress(job: Job) -> dict[str, Any]:
 def seconds_left(job: Job) -> float | None:
     """Return the remaining time of a running job; None if unknown.
 
-    It is the latest estimate of the worker, less the time since then.
+    The time is the latest estimate of the worker minus the time since the estimate.
     """
     state = job.state()
     estimates = [step for step in job.progress() if step["seconds_left"] is not None]

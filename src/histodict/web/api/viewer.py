@@ -57,7 +57,7 @@ from .model import describe_patch, download
 from .trainings import fraction_done, seconds_left
 
 # Maximum number of pixels of an image that is predicted while the page waits, without a job.
-_AT_ONCE = 16_000_000
+_MAX_IMMEDIATE_PIXELS = 16_000_000
 UNASKED = "unasked"
 _START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same map
 
@@ -72,7 +72,7 @@ def predict_image(call: ApiRequest) -> dict[str, Any] | DeferredWork:
 
     def predict() -> dict[str, Any] | MapWork | DeferredWork:
         n_pixels = _n_pixels(call)
-        if n_pixels > _AT_ONCE:
+        if n_pixels > _MAX_IMMEDIATE_PIXELS:
             job = _map_job(call)
             # The job may have ended since the prediction was looked up.
             if job is None and (stored := load_prediction(folder, record, mpp)):
@@ -107,7 +107,7 @@ def _n_pixels(call: ApiRequest) -> int:
 
 
 def begin(call: ApiRequest) -> DeferredWork:
-    """Start the map of a large image, which takes a while and is only made on request."""
+    """Start a job that computes the map of a large image."""
     return DeferredWork(IMAGES, lambda: _start(call, _n_pixels(call)), call.record.path)
 
 
@@ -123,7 +123,7 @@ def _start(call: ApiRequest, n_pixels: int) -> MapWork:
 
 
 def _map_work(job: Job | None, n_pixels: int) -> MapWork:
-    """Return the state of a map's job, which may be None."""
+    """Return the state of the job of a map; `job` is None if it was not started."""
     state = job.state() if job else {"state": UNASKED, "error": ""}
     return {
         "state": state["state"],
@@ -150,7 +150,7 @@ def _request(call: ApiRequest, record: ImageRecord, mpp: float | None) -> dict[s
 
 
 def _map_job(call: ApiRequest) -> Job | None:
-    """Return the unfinished or failed job for this map; the map of a finished job is stored."""
+    """Return the unfinished or failed job for the map of the request; None if there is none."""
     wanted = "map", str(call.job.model_file), str(call.record.path), call.dataset.about.mpp
     for job in all_jobs(call.user):
         properties = tuple(job.summary[name] for name in ("kind", "model", "image", "mpp"))
@@ -185,7 +185,7 @@ def displayed_prediction(call: ApiRequest) -> Prediction:
 
 
 def version_of_map(call: ApiRequest) -> Key:
-    """Return a key that changes whenever `displayed_map` would return another map."""
+    """Return a cache key of the map that `displayed_map` returns."""
     return _map_key(call, "shown")
 
 
@@ -217,13 +217,13 @@ def rings(call: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
 
 
 def _map_key(call: ApiRequest, *parts: str | int) -> Key:
-    """Return the cache key of something derived from the displayed map."""
+    """Return the cache key of data derived from the displayed map."""
     version = map_version(_maps_folder(call), call.record, call.dataset.about.mpp)
     return (*parts, *version, call.query.get("point"))
 
 
 def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
-    """Return the explanation of a patch; limited per image in case its drive hangs."""
+    """Return the explanation of the prediction of a patch."""
 
     def explained() -> dict[str, Any]:
         gallery = call.trained.gallery
@@ -317,7 +317,7 @@ def open_(call: ApiRequest, *, folder_index: int = 0, relative_path: str = "") -
     return {"id": import_model(call.user, call.context.folders, folder_index, relative_path).id}
 
 
-def fits(call: ApiRequest) -> dict[str, Any]:
+def check_compatibility(call: ApiRequest) -> dict[str, Any]:
     """Return warnings about using the model on a data set."""
     profile = ModelProfile.from_job(call.job, call.trained.model)
     return {"warnings": incompatibilities(profile, call.dataset)}
@@ -368,7 +368,7 @@ def _difference_key(call: ApiRequest) -> tuple[Any, ...]:
 
 COMPARE_ROUTES = [
     Route("/api/models", endpoint(open_, DOWNLOADS), methods=["POST"]),
-    Route("/api/jobs/{job}/fits/{data}", endpoint(fits)),
+    Route("/api/jobs/{job}/fits/{data}", endpoint(check_compatibility)),
     Route(f"{_IMAGE}/difference", endpoint(compare)),
     Route(f"{_IMAGE}/difference.png", endpoint(draw_difference)),
 ]
