@@ -1,6 +1,7 @@
-"""Prediction of many images into a results folder, which a later run completes.
+"""Prediction of many images with a results folder.
 
-A run skips images that cannot be read and images that are already done.
+A run skips images that cannot be read and images that are already done; a later run completes the
+folder.
 
     DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
     DIR/regions.csv, .parquet        one row per region found
@@ -360,7 +361,7 @@ class RunResult:
 
 
 def list_input_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the given files and all images in the given folders, each once.
+    """List the given files and all images in the given folders, without duplicates.
 
     Returns
     -------

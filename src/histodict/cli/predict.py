@@ -113,7 +113,7 @@ def predict(
 def _digest(model: Path) -> str:
     """Return the digest of the model file.
 
-    Call it before loading the model, as the file may be replaced during loading.
+    It must be computed before the model is loaded, as the file may be replaced during loading.
     """
     import hashlib
 

@@ -7,7 +7,7 @@ image ─► reduced, stain-normalised ─► patches on tissue ─► feature v
 ================================================  ================================================
 ``inputs``, ``recipe``, ``plan``                  accepted inputs, settings, training plans
 ``prepared_image``                                image or feature file as a grid of patches
-``image_pipeline``, ``patch_pipeline``            a method, with the steps between it and a file
+``image_pipeline``, ``patch_pipeline``            pipelines from image files to scores
 ``estimator``                                     base class with the scikit-learn interface
 ``tissue_classifier``, ``region_detector``        single models
 ``ensemble``, ``cross_validation``                several models; out-of-fold predictions

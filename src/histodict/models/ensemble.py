@@ -238,7 +238,7 @@ class EnsembleClassifier(ImageClassifier):
         executor: Executor | None = None,
         start_from: EnsembleClassifier | None = None,
     ) -> Self:
-        """Evaluate every recipe by cross-validation, then train all that succeeded on all images.
+        """Evaluate all recipes by cross-validation, then train those without errors on all images.
 
         Intermediate results are shared by all trainings if there is a cache or if images are small.
 
@@ -384,7 +384,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a decision threshold exists: one model with one number per image decides."""
+        """Whether the model has a decision threshold: a single estimator, one score per image."""
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:

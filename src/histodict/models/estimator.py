@@ -168,7 +168,7 @@ class ImageEstimator(BaseEstimator):
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
 
     def __repr__(self) -> str:
-        """Return an expression that makes the same unfitted model, with the preset."""
+        """Return the constructor call of the unfitted model, with the preset."""
         defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
         (_, preset), *others = self.get_params(deep=False).items()
         in_preset = self._settings_of_preset()
@@ -338,7 +338,7 @@ class ImageEstimator(BaseEstimator):
     def _progress_callback(
         self, callback: Callback | None = None
     ) -> AbstractContextManager[Callback]:
-        """Return a context manager of the callback, or of progress bars if it is None."""
+        """Return a context manager that yields `callback`, or progress bars for None."""
         if callback is None and self.verbose:
             return progress_bar()
         return nullcontext(callback or no_callback)
@@ -409,7 +409,7 @@ class ImageEstimator(BaseEstimator):
         Raises
         ------
         ValueError
-            If the model could not be read again, such as with non-finite values.
+            If the model cannot be stored, for example because of non-finite values.
         """
         self._check_fitted()
         content = self.to_model_data()
@@ -484,7 +484,7 @@ def available_if(
 
 
 class _AvailableIf(Generic[_Model, _Arguments, _Result]):
-    """Method that is available unless `reason` returns a text."""
+    """Descriptor of a method that is available unless `reason` returns an error message."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Pipelines between a method and an image file; the pipeline for methods of the whole image."""
+"""Base class of pipelines from image files to scores; pipeline for methods of whole images."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class AtomTable:
 
 
 class ImagePipeline:
-    """Base class: a method with the steps between it and an image file.
+    """Base class of pipelines from an image file to the scores of a fitted method.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ class ImagePipeline:
         )
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of arrays other than those of the method."""
+        """Return the specifications of all arrays that do not belong to the method."""
         return {}
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:

@@ -559,7 +559,7 @@ class PatchPipeline(ImagePipeline):
         return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of arrays other than those of the method."""
+        """Return the specifications of all arrays that do not belong to the method."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:

@@ -156,7 +156,7 @@ def window_progress(
     Parameters
     ----------
     windows : sequence of (rows, columns)
-        Windows of the patch grid that may show tissue. A window counts by its number of patches.
+        Windows of the patch grid that may show tissue, weighted by their number of patches.
     size : (int, int)
         Size of the image in pixels.
     callback : callable

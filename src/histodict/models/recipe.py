@@ -70,7 +70,7 @@ class Recipe:
     aggregation : str, default="proportion"
         Aggregator from patches to the score of an image.
     min_tissue_fraction : float, default=0.5
-        Fraction of tissue from which a patch is used.
+        Minimum fraction of tissue of the patches that are used.
     smoothing_radius : int, default=0
         Patch margins are averaged over neighbours up to this number of steps away.
     n_components : int, default=0
@@ -167,7 +167,7 @@ class Recipe:
 
     @property
     def is_patch_level(self) -> bool:
-        """Whether the method classifies patches, which gives a map."""
+        """Whether the method classifies patches, so that predictions have a patch map."""
         return get_method(self.method).is_patch_level
 
     @property

@@ -178,7 +178,7 @@ class RegionDetector(ImageEstimator):
     size_curve_ : SizeCurve
         False negative and false positive rates of the training images for m = 1 … 20.
     model_ : PatchPipeline
-        Fitted patch classifier with the steps between it and an image file.
+        Fitted pipeline from an image file to its patch map.
     training_info_ : dict
         Record of the training.
     """

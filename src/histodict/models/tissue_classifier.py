@@ -57,7 +57,7 @@ class TissueClassifier(ImageClassifier):
     class_names_ : list of str
         Class labels as text.
     model_ : ImagePipeline
-        Fitted method with the steps between it and an image file.
+        Fitted pipeline from an image file to its scores.
     threshold_shift_ : float
         Shift of the decision threshold since training, in units of the score.
     training_info_ : dict

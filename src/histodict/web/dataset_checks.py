@@ -276,7 +276,7 @@ class BackgroundChecks:
     def follow(self, check: str, source: Path) -> dict[str, Any] | None:
         """Return the state of a running check; None if it is unknown or complete.
 
-        Unlike `request`, it does not access the image files.
+        Unlike `request`, this method does not access the image files.
 
         Parameters
         ----------

@@ -216,11 +216,12 @@ class StoredPredictions:
     mpp: float | None
     model: Model
 
-    def prediction(self, image: str, moved: Model) -> Prediction:
-        """Return the prediction of an image with its map, at the threshold of model `moved`."""
+    def prediction(self, image: str, changed_model: Model) -> Prediction:
+        """Return the prediction of an image with its map, at the threshold of `changed_model`."""
         record = self.records[image]
         stored = compute_or_load(self.model, record, self.maps, self.mpp)
-        return apply_threshold(moved, stored, stored_map(self.maps, record, self.mpp), record.path)
+        patch_map = stored_map(self.maps, record, self.mpp)
+        return apply_threshold(changed_model, stored, patch_map, record.path)
 
 
 def pixel_size_warnings(model: Model, rows: list[dict[str, Any]]) -> list[str]:

@@ -64,7 +64,7 @@ class InteractiveImage:
     """Image with the grid and the cached patch features of quick predictions."""
 
     def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
-        """Prepare the image; `image` is the key of its file."""
+        """Prepare an open image; `image` is the cache key of its file."""
         self.prepared_image = PreparedImage(source, recipe, None, None, image)
         self.grid = replace(self.prepared_image.grid(), chunk_px=_FIELD_PX)
         self.fields = list(self.grid.chunks())

@@ -241,7 +241,7 @@ def download_report(call: ApiRequest) -> Response:
 
 
 def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
-    """Return a key of everything that a report depends on, computed before any of it is read.
+    """Return the cache key of a report, from the state of all its inputs before they are read.
 
     These are the request with labels, pixel sizes and corrections; the model, its training patches
     and its results; the image files; excluded images; the decision threshold; and the number of
