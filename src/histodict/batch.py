@@ -490,19 +490,23 @@ def _open_results(
 
 
 def _result_content(
-    model: Model, record: ImageRecord, result: Content | str, before: Content, fingerprint: Content
+    model: Model,
+    record: ImageRecord,
+    result: Content | str,
+    previous: Content,
+    fingerprint: Content,
 ) -> tuple[Content | None, str]:
     """Return the result with its true label, None after a failure, and the error message."""
     if isinstance(result, str):
-        return None, result + ("; its earlier prediction stays in the table" if before else "")
-    is_same = before.get("fingerprint", {}).get("file") == fingerprint["file"]
-    return _with_true_label(model, result, record, before if is_same else {})
+        return None, result + ("; its earlier prediction stays in the table" if previous else "")
+    is_same = previous.get("fingerprint", {}).get("file") == fingerprint["file"]
+    return _with_true_label(model, result, record, previous if is_same else {})
 
 
-def _with_fingerprint(task: ImageTask, before: Content) -> tuple[ImageTask, Content]:
+def _with_fingerprint(task: ImageTask, previous: Content) -> tuple[ImageTask, Content]:
     """Return the completed task and its fingerprint; after a failure, the task with its error."""
     try:
-        task = task.with_previous_metadata(before)
+        task = task.with_previous_metadata(previous)
         return task, task.fingerprint()
     except Exception as error:
         reason = task.record.error or failure_reason(error)
@@ -570,15 +574,15 @@ def _qupath_project_image(content: Content) -> ProjectImage:
 
 
 def _with_true_label(
-    model: Model, content: Content, record: ImageRecord, before: Content
+    model: Model, content: Content, record: ImageRecord, previous: Content
 ) -> tuple[Content, str]:
     """Return the result with path and true label of the record, and an error message.
 
     Parameters
     ----------
-    before : result of an earlier run on the same file; its metadata is kept unless replaced
+    previous : result of an earlier run on the same file; its metadata is kept unless replaced
     """
-    ground_truth, earlier, scoring_error = before.get("ground_truth"), before.get("row", {}), ""
+    ground_truth, earlier, scoring_error = previous.get("ground_truth"), previous.get("row", {}), ""
     user_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
     row = content["row"] | user_columns | {"path": printable_path(record.path)}
     if record.patient:

@@ -76,9 +76,9 @@ def reset_state() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def set_resume_hint(what: str = "finished images or runs") -> None:
-    """Set the hint for interrupted commands: running them again reuses `what`."""
-    _resume_hint[:] = [f"it reuses {what}"]
+def set_resume_hint(reused_work: str = "finished images or runs") -> None:
+    """Set the hint for interrupted commands: running them again reuses `reused_work`."""
+    _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
 def _with_memory_hint() -> str:
@@ -105,13 +105,13 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
         yield show_progress
 
 
-def report_interruption(by: str) -> None:
+def report_interruption(signal_name: str) -> None:
     """Print the signal, the progress so far and how to resume."""
     position = "; ".join(
         f"{STAGES.get(stage, stage)}: {progress.done} of {progress.total}"
         for stage, progress in _latest_progress.items()
     )
-    text = f"by {by}{f' ({position})' if position else ''}"
+    text = f"by {signal_name}{f' ({position})' if position else ''}"
     hint = (
         f"To resume, run the same command; {_resume_hint[0]}"
         if _resume_hint
@@ -120,9 +120,9 @@ def report_interruption(by: str) -> None:
     _write_line("[yellow]Stopped:[/]", f"{text}. {hint}")
 
 
-def warn(text: str, head: str = "Warning") -> None:
-    """Print a warning on one line; `head` replaces the word "Warning"."""
-    _write_line(f"[yellow]{head}:[/]", text)
+def warn(text: str, prefix: str = "Warning") -> None:
+    """Print a warning on one line; `prefix` replaces the word "Warning"."""
+    _write_line(f"[yellow]{prefix}:[/]", text)
 
 
 def note_replaced(output: Path) -> None:
@@ -217,11 +217,11 @@ def _error_console() -> Console:
     return Console(stderr=True)
 
 
-def _write_line(head: str, text: str) -> None:
+def _write_line(prefix: str, text: str) -> None:
     from rich.markup import escape
 
     with suppress(OSError):  # stderr may be closed, too
-        _error_console().print(f"{head} {escape(printable(text))}", soft_wrap=True)
+        _error_console().print(f"{prefix} {escape(printable(text))}", soft_wrap=True)
 
 
 _SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")

@@ -215,13 +215,13 @@ def edit(
         typer.echo(f"Wrote {output}")
 
 
-def list_atom_labels(own: Any, classes: list[str]) -> list[str]:
+def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
     """Return the label "CLASS:NUMBER" of every atom of a fitted model."""
     from ..decision.atom_annotations import atom_labels
 
-    atoms = own.atoms()
+    atoms = pipeline.atoms()
     if atoms is None:
-        raise ValueError(own.no_atoms_reason())
+        raise ValueError(pipeline.no_atoms_reason())
     return atom_labels(atoms.classes, classes)
 
 

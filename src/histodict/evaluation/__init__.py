@@ -406,27 +406,27 @@ def create_tasks(
     ]
 
 
-def provenance(done: Evaluation) -> dict[str, Any]:
+def provenance(evaluation: Evaluation) -> dict[str, Any]:
     """Return all settings needed to reproduce an evaluation: data, splits, seeds and versions."""
     return {
-        "manifest_digest": done.manifest.digest(),
-        "n_images": len(done.manifest.records),
-        "left_out": list(done.manifest.skipped),
-        "n_patients": len(set(done.manifest.patients)),
-        "splits_digest": splits_digest(done.splits),
-        "protocol": dict(done.splits.protocol),
-        **({"region": done.region} if done.region else {}),
-        "confounders": [asdict(found) for found in done.confounders],
-        "kept_apart": sorted({split.by for split in done.splits}),
-        "seeds": done.seeds,
+        "manifest_digest": evaluation.manifest.digest(),
+        "n_images": len(evaluation.manifest.records),
+        "left_out": list(evaluation.manifest.skipped),
+        "n_patients": len(set(evaluation.manifest.patients)),
+        "splits_digest": splits_digest(evaluation.splits),
+        "protocol": dict(evaluation.splits.protocol),
+        **({"region": evaluation.region} if evaluation.region else {}),
+        "confounders": [asdict(found) for found in evaluation.confounders],
+        "kept_apart": sorted({split.by for split in evaluation.splits}),
+        "seeds": evaluation.seeds,
         "draws_of_patients": N_DRAWS,
-        "recipes": {name: plan.to_dict() for name, plan in done.plans.items()},
+        "recipes": {name: plan.to_dict() for name, plan in evaluation.plans.items()},
         "versions": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "machine": platform.machine(),
         "failures": [
             {"method": task.method, "seed": task.seed, "split": task.split.name, "error": error}
-            for task, error in ((result.task, result.error) for result in done.failures)
+            for task, error in ((result.task, result.error) for result in evaluation.failures)
         ],
     }
 
@@ -449,20 +449,25 @@ class ExampleModel:
         }
 
 
-def train_example(done: Evaluation, folder: Path, work: ExecutionOptions) -> ExampleModel | None:
+def train_example(
+    evaluation: Evaluation, folder: Path, work: ExecutionOptions
+) -> ExampleModel | None:
     """Return a model whose atoms can be shown as images, trained on one split.
 
     Its method is the first with such atoms; None if there is none. A model stored in `folder` is
     loaded.
     """
-    method = next((name for name in done.methods if has_pixel_atoms(done.plans[name].recipe)), None)
+    method = next(
+        (name for name in evaluation.methods if has_pixel_atoms(evaluation.plans[name].recipe)),
+        None,
+    )
     if method is None:
         return None
-    split = next(split for split in done.splits if split.n_per_class == done.shown_size)
+    split = next(split for split in evaluation.splits if split.n_per_class == evaluation.shown_size)
     # The example of an ensemble is its first member.
-    plan = Plan(done.plans[method].recipe)
-    task = EvaluationTask(method, plan, split, done.seeds[0], done.region)
-    return ExampleModel(method, split, trained_model(task, done.manifest, folder, work))
+    plan = Plan(evaluation.plans[method].recipe)
+    task = EvaluationTask(method, plan, split, evaluation.seeds[0], evaluation.region)
+    return ExampleModel(method, split, trained_model(task, evaluation.manifest, folder, work))
 
 
 def has_pixel_atoms(recipe: Recipe) -> bool:

@@ -165,11 +165,11 @@ def _run_single_threaded(cache: RunCache, run: TrainTestRun) -> RunPredictions |
 
 
 def _result_or_error(
-    step: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
+    function: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
     """Return the result of a step, or its error message, so that other runs continue."""
     try:
-        return step(run)
+        return function(run)
     except EXPECTED as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:

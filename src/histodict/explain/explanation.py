@@ -80,7 +80,7 @@ def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[Sco
 
 
 def group_by_concept(
-    own: ScoreContributions, classes: Sequence[str], is_ensemble: bool
+    score_contributions: ScoreContributions, classes: Sequence[str], is_ensemble: bool
 ) -> list[ConceptContribution]:
     """Group the contributions of a model by concept.
 
@@ -88,48 +88,59 @@ def group_by_concept(
 
     Parameters
     ----------
-    own : scores of the model and contributions of its atoms
+    score_contributions : scores of the model and contributions of its atoms
     classes : class names
     is_ensemble : whether the model is a member of an ensemble
     """
-    atoms = own.model.atoms()
-    if atoms is None or own.parts is None or own.activity is None:
-        name, contribution = own.model.recipe.method, own.factor * own.scores
-        reason = own.model.no_atoms_reason()
+    atoms = score_contributions.model.atoms()
+    if atoms is None or score_contributions.parts is None or score_contributions.activity is None:
+        name, contribution = (
+            score_contributions.model.recipe.method,
+            score_contributions.factor * score_contributions.scores,
+        )
+        reason = score_contributions.model.no_atoms_reason()
         return [
             ConceptContribution(
                 name,
                 "",
                 contribution,
-                member=own.member,
+                member=score_contributions.member,
                 of_ensemble=is_ensemble,
                 no_atoms_reason=reason,
             )
         ]
-    labels, statistics = atom_labels(atoms.classes, classes), own.activity.patch_statistics
+    labels, statistics = (
+        atom_labels(atoms.classes, classes),
+        score_contributions.activity.patch_statistics,
+    )
     contributions = []
-    for concept in own.model.atom_annotations.concepts(labels):
-        indices = [a for a in concept.atoms if a not in own.model.method_.disabled_atoms_]
+    for concept in score_contributions.model.atom_annotations.concepts(labels):
+        indices = [
+            a for a in concept.atoms if a not in score_contributions.model.method_.disabled_atoms_
+        ]
         if not indices:
             continue
         indices.sort(key=lambda a: -statistics.usage[a])
         class_names = {classes[int(atoms.classes[a])] for a in indices}
-        usage, reference_usage, reference_contribution = _usage_and_reference(own, indices, classes)
+        usage, reference_usage, reference_contribution = _usage_and_reference(
+            score_contributions, indices, classes
+        )
         contributions.append(
             ConceptContribution(
                 name=concept.name,
                 class_name=class_names.pop() if len(class_names) == 1 else "",
-                contribution=own.factor * own.parts[:, indices].sum(axis=1),
+                contribution=score_contributions.factor
+                * score_contributions.parts[:, indices].sum(axis=1),
                 usage=usage,
                 reference_usage=reference_usage,
                 reference_contribution=reference_contribution,
-                usage_map=_activity_map(own, indices),
+                usage_map=_activity_map(score_contributions, indices),
                 group=concept.group,
                 artefact=concept.artefact,
                 is_named=concept.is_named,
                 atoms=tuple(indices),
                 sign=float(atoms.signs[indices[0]]),
-                member=own.member,
+                member=score_contributions.member,
                 of_ensemble=is_ensemble,
             )
         )

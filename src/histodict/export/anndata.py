@@ -355,13 +355,15 @@ class _Table:
             for class_index in atoms.classes.tolist()
         ]
 
-    def _var(self, use: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the columns of var; `use` (n_classes, n_atoms) counts patches that use an atom."""
+    def _var(self, usage_counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the columns of var; `usage_counts` (n_classes, n_atoms) are numbers of patches."""
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
         annotations = {} if atoms is None else self._notes(atoms, classes)
-        fractions = use / np.maximum(sizes, 1)[:, None]
+        fractions = usage_counts / np.maximum(sizes, 1)[:, None]
         by_class = {f"usage_{name}": fractions[index] for index, name in enumerate(classes)}
-        return annotations | {"usage": use.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
+        return (
+            annotations | {"usage": usage_counts.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
+        )
 
     def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
         """Return the names and annotations of the atoms."""

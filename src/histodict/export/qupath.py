@@ -182,9 +182,13 @@ def _measurements(
     scores: Sequence[float],
     n_patches: int,
     area_px: float,
-    use: Mapping[str, float],
+    usage: Mapping[str, float],
 ) -> str:
-    parts = [_scores(patch_map.classes, scores), _usage_measurements(use), f'"patches":{n_patches}']
+    parts = [
+        _scores(patch_map.classes, scores),
+        _usage_measurements(usage),
+        f'"patches":{n_patches}',
+    ]
     if patch_map.mpp:
         parts.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
     return ",".join(filter(None, parts))
@@ -196,9 +200,10 @@ def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
     return ",".join(f"{_ascii_json(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
 
 
-def _usage_measurements(use: Mapping[str, float]) -> str:
+def _usage_measurements(usage: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_ascii_json(usage_column(name))}:{float(fraction):.5g}" for name, fraction in use.items()
+        f"{_ascii_json(usage_column(name))}:{float(fraction):.5g}"
+        for name, fraction in usage.items()
     )
 
 

@@ -156,14 +156,14 @@ class RunCache:
         self.folder = folder
         self.inner = inner
 
-    def load_cached(self, run: TrainTestRun) -> RunPredictions | None:
+    def load_cached(self, train_test_run: TrainTestRun) -> RunPredictions | None:
         """Return the stored predictions of a run; None if they are missing or damaged."""
         if self.folder is None:
             return None
-        file = self.folder / f"{run.key}.json"
+        file = self.folder / f"{train_test_run.key}.json"
         try:
             cached = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
-            if len(cached.labels) != len(run.test.records):
+            if len(cached.labels) != len(train_test_run.test.records):
                 raise ValueError("it contains predictions of other images")
             for name, digest in cached.map_digests.items():
                 if content_digest(file.with_suffix("") / name) != digest:
@@ -178,19 +178,19 @@ class RunCache:
             return None
         return cached
 
-    def run(self, run: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
+    def run(self, train_test_run: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
         """Return the predictions of a run, from the cache if they are stored."""
-        cached = self.load_cached(run)
+        cached = self.load_cached(train_test_run)
         if cached is not None:
             return cached
         if not self.inner:
             _reset_peak_memory()
-        predictions, patch_maps = _run(run, executor)
+        predictions, patch_maps = _run(train_test_run, executor)
         if not self.inner:
             predictions = replace(predictions, peak_mib=_peak_memory())
         if self.folder is None:
             return predictions
-        maps = self.folder / run.key
+        maps = self.folder / train_test_run.key
         for index, patch_map in ({} if self.inner else patch_maps).items():
             patch_map.save(maps / f"{index}.npz")
             predictions.map_digests[f"{index}.npz"] = content_digest(maps / f"{index}.npz")
@@ -200,23 +200,26 @@ class RunCache:
 
 
 def _run(
-    run: TrainTestRun, executor: Executor | None
+    train_test_run: TrainTestRun, executor: Executor | None
 ) -> tuple[RunPredictions, dict[int, PatchMap]]:
     """Fit and predict; return the predictions, and the patch maps to store by image index."""
     started = time.perf_counter()
     # Methods of the whole image train in this process only.
-    model = run.model.fit(run.train, executor=executor if run.model.recipe.is_patch_level else None)
+    model = train_test_run.model.fit(
+        train_test_run.train,
+        executor=executor if train_test_run.model.recipe.is_patch_level else None,
+    )
     trained = time.perf_counter()
-    predictions = _predict_images(model, run.test)
-    if run.adapts:
+    predictions = _predict_images(model, train_test_run.test)
+    if train_test_run.adapts:
         # No test for two groups is needed: the test images of a split have both classes.
         model = model.adapt_threshold([prediction.score for prediction in predictions], force=True)
-        predictions = _predict_images(model, run.test)
+        predictions = _predict_images(model, train_test_run.test)
     seconds = {"train": trained - started, "test": time.perf_counter() - trained}
     maps = {
         index: prediction.patch_map
         for index, (prediction, record) in enumerate(
-            zip(predictions, run.test.records, strict=True)
+            zip(predictions, train_test_run.test.records, strict=True)
         )
         if (model.finds_regions or prediction.top_label != record.label)
         and prediction.patch_map is not None

@@ -344,7 +344,7 @@ class ImageEstimator(BaseEstimator):
         return nullcontext(callback or no_callback)
 
     def _predict(
-        self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **how: Any
+        self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **options: Any
     ) -> Any:
         """Return one prediction for a single image, `Predictions` for several."""
         self._check_fitted()
@@ -357,7 +357,7 @@ class ImageEstimator(BaseEstimator):
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
                 size = default_size.with_table(table_mpp)
                 prediction = self.predict_one(
-                    image, mpp=size, callback=callback, within=annotations, **how
+                    image, mpp=size, callback=callback, within=annotations, **options
                 )
                 predictions.append(prediction)
                 callback(Progress("predict", i + 1, len(inputs.images)))

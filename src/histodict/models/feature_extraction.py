@@ -207,10 +207,10 @@ def _extract(
     recipe: Recipe,
     n_jobs: int | None,
     callback: Callback,
-    todo: tuple[Path, PixelSizeOption, Path, dict[str, Any]],
+    task: tuple[Path, PixelSizeOption, Path, dict[str, Any]],
 ) -> str:
     """Write the file of an image; return the reason for a failure, or an empty string."""
-    image, default_size, file, key = todo
+    image, default_size, file, key = task
     try:
         size = default_size.at(image)
         with open_prepared_image(image, size.user_mpp, recipe) as prepared:

@@ -226,11 +226,11 @@ def validate_header(header: Mapping[str, Any]) -> None:
     _check_members(header)
 
 
-def _check_fields(where: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+def _check_fields(location: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
     for name, kind in kinds.items():
         if name not in values:
-            raise ValueError(f"{where}{name} is missing")
-        check_kind(f"{where}{name}", values[name], kind)
+            raise ValueError(f"{location}{name} is missing")
+        check_kind(f"{location}{name}", values[name], kind)
 
 
 def _check_classes(classes: list[str]) -> None:

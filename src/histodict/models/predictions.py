@@ -407,9 +407,9 @@ def _size_columns(size: PixelSize) -> Row:
     return {"mpp": size.mpp, "mpp_from": size.origin}
 
 
-def _usage_columns(use: Mapping[str, float]) -> Row:
+def _usage_columns(usage: Mapping[str, float]) -> Row:
     """Return a table column per named concept: the fraction of patches that use it."""
-    return {f"usage_{name}": share for name, share in use.items()}
+    return {f"usage_{name}": share for name, share in usage.items()}
 
 
 def region_rows(prediction: Prediction) -> list[Row]:

@@ -342,9 +342,9 @@ class PreparedImage:
         return tissue_fraction(patches, self._tissue)
 
 
-def no_tissue_message(where: str, recipe: Recipe) -> str:
+def no_tissue_message(location: str, recipe: Recipe) -> str:
     """Return a message that no tissue was found, with a hint if quality filters are set."""
-    message = f"no tissue was found in {where}"
+    message = f"no tissue was found in {location}"
     if recipe.quality_filters == NONE:
         return message
     return (

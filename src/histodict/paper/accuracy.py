@@ -147,9 +147,9 @@ def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> li
     ]
 
 
-def _draw_confusion(every: list[Row]) -> Figure:
+def _draw_confusion(all_rows: list[Row]) -> Figure:
     """Draw the matrices of all methods below each other, one panel per data set."""
-    by_data = by(every, "data")
+    by_data = by(all_rows, "data")
     n_lines = max(len({(r["method"], r["truth"]) for r in rows}) for rows in by_data.values())
     figure, axes = figure_grid(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=True):
@@ -311,10 +311,10 @@ def _healthy_fraction_threshold(model: TissueClassifier) -> float:
 
 
 def theta_rates(
-    healthy_shares: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
+    healthy_fractions: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
     """Return (false alarm, miss) rates for every θ, the minimum healthy fraction."""
-    called_healthy = healthy_shares >= thetas[:, None]
+    called_healthy = healthy_fractions >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
 

@@ -259,7 +259,7 @@ def find_kather(root: Path) -> list[Dataset]:
 
 
 def _records_of_class_folders(
-    root: Path, classes: Mapping[str, Path], pattern: re.Pattern[str] | None = None
+    root: Path, class_folders: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[ImageRecord]:
     """Return the images of class folders, with masks of the same name in root/masks.
 
@@ -268,7 +268,7 @@ def _records_of_class_folders(
     mask_folder = sub_folders(root).get(_MASKS)
     masks = {path.stem: path for path in images_in(mask_folder)} if mask_folder else {}
     records = []
-    for label, folder in classes.items():
+    for label, folder in class_folders.items():
         for path in images_in(folder):
             name = pattern.search(path.name) if pattern else None
             metadata: dict[str, Any] = name.groupdict() if name else {"patient": ""}

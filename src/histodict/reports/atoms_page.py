@@ -75,9 +75,9 @@ def compute_image_activity(
 
 
 def usage_image(
-    picture: Path | None,
+    image_path: Path | None,
     grid: PatchGrid,
-    share: NDArray[Any],
+    fractions: NDArray[Any],
     colour: NDArray[Any] | tuple[int, ...],
 ) -> NDArray[np.uint8]:
     """Draw the fraction of patches that use an atom over a small grey image.
@@ -86,23 +86,23 @@ def usage_image(
 
     Parameters
     ----------
-    picture : path of the image; None for a blank background
+    image_path : path of the image; None for a blank background
     grid : grid of the patches
-    share : fractions (rows, columns) on a coarser grid than the patches; NaN on background
+    fractions : fractions (rows, columns) on a coarser grid than the patches; NaN on background
     colour : RGB colour of the class
     """
-    step = grid.step * max(1, -(-max(grid.n_rows, grid.n_columns) // max(share.shape)))
-    width, height = share.shape[1] * step + grid.left, share.shape[0] * step + grid.top
-    background, scale = _background(picture, width, height)
+    step = grid.step * max(1, -(-max(grid.n_rows, grid.n_columns) // max(fractions.shape)))
+    width, height = fractions.shape[1] * step + grid.left, fractions.shape[0] * step + grid.top
+    background, scale = _background(image_path, width, height)
     rows, columns = (
         np.clip(((np.arange(n) + 0.5) / scale - start) // step, -1, size).astype(int)
         for n, start, size in (
-            (background.shape[0], grid.top, share.shape[0]),
-            (background.shape[1], grid.left, share.shape[1]),
+            (background.shape[0], grid.top, fractions.shape[0]),
+            (background.shape[1], grid.left, fractions.shape[1]),
         )
     )
-    padded = np.pad(np.nan_to_num(share), 1)
-    max_fraction = max(float(np.nanmax(share, initial=0)), 1e-12)
+    padded = np.pad(np.nan_to_num(fractions), 1)
+    max_fraction = max(float(np.nanmax(fractions, initial=0)), 1e-12)
     strength = (0.85 * padded[np.ix_(rows + 1, columns + 1)] / max_fraction)[..., None]
     mixed = (1 - strength) * background + strength * np.asarray(colour, np.float64)
     return np.clip(mixed, 0, 255).astype(np.uint8)
@@ -348,13 +348,13 @@ def ensemble_note(model: Model) -> str:
     )
 
 
-def _describe_usage(use: ClassAtomUsage) -> str:
-    (first, value), *others = use.per_patch.items()
+def _describe_usage(class_usage: ClassAtomUsage) -> str:
+    (first, value), *others = class_usage.per_patch.items()
     text = f"a patch of {first} uses {value:.1f} of them"
     text += "".join(f", one of {name} {value:.1f}" for name, value in others)
-    n_unused = use.n_atoms - use.n_active
+    n_unused = class_usage.n_atoms - class_usage.n_active
     unused = f" {n_unused} atoms are not used by any of these patches." if n_unused else ""
-    return f"{use.n_atoms} atoms. On average {text}.{unused}"
+    return f"{class_usage.n_atoms} atoms. On average {text}.{unused}"
 
 
 def _row(

@@ -231,9 +231,9 @@ def span(values: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def join_names(named: Mapping[str, Any]) -> str:
+def join_names(values_by_name: Mapping[str, Any]) -> str:
     """Format a mapping as "name value, name value"."""
-    return ", ".join(f"{name} {value}" for name, value in named.items())
+    return ", ".join(f"{name} {value}" for name, value in values_by_name.items())
 
 
 def format_interval(row: Row) -> str:

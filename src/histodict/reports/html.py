@@ -74,8 +74,8 @@ def intervals_svg(
     name: str,
     rows: Sequence[ChartEstimate],
     label: str,
-    ends: tuple[float, float],
-    line: tuple[float, str] | None = None,
+    min_range: tuple[float, float],
+    reference_line: tuple[float, str] | None = None,
     first_style: int = 0,
 ) -> str:
     """Draw a chart of estimates with intervals, one row each, in the given order.
@@ -85,16 +85,22 @@ def intervals_svg(
     name : prefix of the ids in the SVG element
     rows : estimates
     label : label of the axis
-    ends : smallest range of the axis, so that small differences do not look large
-    line : position and name of a reference line
+    min_range : smallest range of the axis, so that small differences do not look large
+    reference_line : position and name of a reference line
     first_style : index of the first row's style, so that a method looks alike in all charts
     """
     with _chart(0.9 + 0.32 * len(rows)) as (figure, axes):
-        if line is not None:
-            axes.axvline(line[0], color=_SOFT, linestyle=":", linewidth=1.2)
+        if reference_line is not None:
+            axes.axvline(reference_line[0], color=_SOFT, linestyle=":", linewidth=1.2)
             transform = axes.get_xaxis_transform()  # x in data, y in axes coordinates
             axes.text(
-                line[0], 1.02, line[1], transform=transform, color=_GREY, fontsize=9, ha="center"
+                reference_line[0],
+                1.02,
+                reference_line[1],
+                transform=transform,
+                color=_GREY,
+                fontsize=9,
+                ha="center",
             )
         styles = _styles(first_style + len(rows))[first_style:]
         for y, (row, (colour, marker, _)) in enumerate(zip(rows, styles, strict=True)):
@@ -102,7 +108,10 @@ def intervals_svg(
             axes.plot(row.value, y, marker, color=colour, markersize=7)
         axes.set_yticks(range(len(rows)), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        low, high = min(ends[0], *(r.low for r in rows)), max(ends[1], *(r.high for r in rows))
+        low, high = (
+            min(min_range[0], *(r.low for r in rows)),
+            max(min_range[1], *(r.high for r in rows)),
+        )
         axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         axes.set(xlabel=label, axisbelow=True)
         axes.grid(axis="x", color="#e6eaee")
@@ -282,36 +291,36 @@ def patch_images(
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 
-def square_around(gallery: PatchSample, patch: int, times: int) -> tuple[tuple[int, int], int]:
+def square_around(gallery: PatchSample, patch: int, scale: int) -> tuple[tuple[int, int], int]:
     """Return a square around a patch, as corner and side in level-0 pixels.
 
     Parameters
     ----------
     gallery : patches and their positions
     patch : position in the gallery
-    times : width of the square as a multiple of that of the patch
+    scale : width of the square as a multiple of that of the patch
     """
     side = float(gallery.side[patch])
-    wide = round(times * side)
+    wide = round(scale * side)
     x, y = (round(float(at) - (wide - side) / 2) for at in gallery.corners[patch])
     return (x, y), wide
 
 
-def draw_outline(pixels: NDArray[np.uint8], times: int, thick: int = 1) -> NDArray[np.uint8]:
+def draw_outline(pixels: NDArray[np.uint8], scale: int, line_width: int = 1) -> NDArray[np.uint8]:
     """Outline the patch in the centre of an image, in black and white.
 
     Parameters
     ----------
     pixels : square image around the patch
-    times : width of the image as a multiple of that of the patch
-    thick : line width in pixels
+    scale : width of the image as a multiple of that of the patch
+    line_width : line width in pixels
     """
     image = Image.fromarray(pixels)
     canvas = ImageDraw.Draw(image)
-    low, high = (round(image.width * (1 + sign / times) / 2) for sign in (-1, 1))
-    for colour, edge in (("white", thick), ("black", 0)):
+    low, high = (round(image.width * (1 + sign / scale) / 2) for sign in (-1, 1))
+    for colour, edge in (("white", line_width), ("black", 0)):
         box = low - edge, low - edge, high + edge, high + edge
-        canvas.rectangle(box, outline=colour, width=thick)
+        canvas.rectangle(box, outline=colour, width=line_width)
     return np.asarray(image)
 
 
@@ -330,4 +339,4 @@ def _patch_image(
     x, y = x + offset[0], y + offset[1]
     pixels = source.read(x, y, wide, wide, max(1.0, wide / _DISPLAY_PX))
     shown = Image.fromarray(pixels).resize((_DISPLAY_PX, _DISPLAY_PX), Image.Resampling.BICUBIC)
-    return draw_outline(np.asarray(shown), _TIMES, thick=2)
+    return draw_outline(np.asarray(shown), _TIMES, line_width=2)

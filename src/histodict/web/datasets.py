@@ -275,13 +275,13 @@ def _load(
 
 
 def update_settings(
-    dataset: Dataset, body: Mapping[str, Any], known: Manifest | None = None
+    dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Store the settings of a request; `known` replaces the manifest that validates them."""
+    """Store the settings of a request, after validation against a manifest."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
-        settings.changed(body, known or dataset.manifest).write(dataset.folder)
+        settings.changed(body, validation_manifest or dataset.manifest).write(dataset.folder)
 
 
 # --- corrections ----------------------------------------------------------------------------------

@@ -234,23 +234,25 @@ def _stored_file(folder: Path, record: ImageRecord, kind: str) -> Path:
 
 
 def map_image(
-    patch_map: PatchMap, only: int | None, chosen: Mapping[str, str] | None = None
+    patch_map: PatchMap, class_index: int | None, class_colours: Mapping[str, str] | None = None
 ) -> NDArray[np.uint8]:
     """Return an RGBA image with a pixel per patch: class colour, more opaque for large margins.
 
     Parameters
     ----------
     patch_map : patch map
-    only : index of the only class to show; None for all
-    chosen : colours as #rrggbb by class name, in place of the defaults
+    class_index : index of the only class to show; None for all
+    class_colours : colours as #rrggbb by class name, in place of the defaults
     """
     colours, opacity = patch_map.colours()
     for index, name in enumerate(patch_map.classes):
-        if chosen and name in chosen:
-            colours[patch_map.predicted_classes == index] = list(bytes.fromhex(chosen[name][1:]))
+        if class_colours and name in class_colours:
+            colours[patch_map.predicted_classes == index] = list(
+                bytes.fromhex(class_colours[name][1:])
+            )
     alpha = opacity / max(float(opacity.max()), 1e-12)
-    if only is not None:
-        alpha = np.where(patch_map.predicted_classes == only, alpha, 0)
+    if class_index is not None:
+        alpha = np.where(patch_map.predicted_classes == class_index, alpha, 0)
     return np.dstack([colours, 255 * alpha]).round().astype(np.uint8)
 
 
@@ -311,12 +313,12 @@ class MapDifference:
         """Number of patches that are tissue in only one of the maps."""
         return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
-    def image(self, chosen: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
+    def image(self, class_colours: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
         """Return an RGBA image with a pixel per patch: the new class's colour, grey if unchanged.
 
         Parameters
         ----------
-        chosen : colours as #rrggbb by class name, in place of the defaults
+        class_colours : colours as #rrggbb by class name, in place of the defaults
         """
         pixels = np.zeros((*self.before.shape, 4), np.uint8)
         compared = self.is_compared
@@ -324,8 +326,10 @@ class MapDifference:
         changed = compared & (self.before != self.after)
         pixels[changed, :3] = COLOURS[self.after[changed] % len(COLOURS)].astype(np.uint8)
         for index, name in enumerate(self.classes):
-            if chosen and name in chosen:
-                pixels[changed & (self.after == index), :3] = list(bytes.fromhex(chosen[name][1:]))
+            if class_colours and name in class_colours:
+                pixels[changed & (self.after == index), :3] = list(
+                    bytes.fromhex(class_colours[name][1:])
+                )
         pixels[changed, 3] = 255
         return pixels
 

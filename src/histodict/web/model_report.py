@@ -236,8 +236,8 @@ def write_report(
     model: Model,
     card: list[Any],
     results: Mapping[str, Any],
-    stored: StoredPredictions,
-    users: list[dict[str, Any]],
+    stored_predictions: StoredPredictions,
+    atom_patches: list[dict[str, Any]],
     *,
     untuned: Mapping[str, Any] | None = None,
     selection: str = "",
@@ -250,8 +250,8 @@ def write_report(
     model : model at its current threshold
     card : rows of the model card
     results : results at the current threshold
-    stored : stored predictions of the test images
-    users : patches of the most used atoms, from `top_atom_patches`
+    stored_predictions : stored predictions of the test images
+    atom_patches : patches of the most used atoms, from `top_atom_patches`
     untuned : results as trained, if the threshold was chosen on the test images
     selection : warning about choosing among several models
     """
@@ -271,8 +271,8 @@ def write_report(
         "roc": _roc(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
-        "atom_classes": users,
-        "examples": _example_images(model, rows, stored),
+        "atom_classes": atom_patches,
+        "examples": _example_images(model, rows, stored_predictions),
         "warnings": pixel_size_warnings(model, rows),
         "failed": [
             (row["name"], row.get("failure", NO_TISSUE_HERE))
@@ -422,14 +422,18 @@ def training_name(training_images: Manifest, record: ImageRecord) -> str:
 
 
 def _example_images(
-    model: Model, rows: list[dict[str, Any]], stored: StoredPredictions
+    model: Model, rows: list[dict[str, Any]], stored_predictions: StoredPredictions
 ) -> list[dict[str, Any]]:
     """Return example images with their maps, wrong predictions first."""
     shown: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
-        if row["grid"] is None or row["image"] not in stored.records or len(shown) == _N_EXAMPLES:
+        if (
+            row["grid"] is None
+            or row["image"] not in stored_predictions.records
+            or len(shown) == _N_EXAMPLES
+        ):
             continue
-        prediction = stored.prediction(row["image"], model)
+        prediction = stored_predictions.prediction(row["image"], model)
         assert prediction.patch_map is not None
         overlay = draw_overlay(prediction.patch_map, prediction.summary(), region_rings(prediction))
         shown.append(
@@ -492,7 +496,9 @@ def compare_with_parent(
     }
 
 
-def _compare_rows(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool) -> ComparedImage:
+def _compare_rows(
+    row: dict[str, Any], earlier: dict[str, Any], has_same_mask: bool
+) -> ComparedImage:
     return {
         "image": row["image"],
         "name": row["name"],
@@ -501,7 +507,7 @@ def _compare_rows(row: dict[str, Any], earlier: dict[str, Any], same_mask: bool)
         "answer": row["answer"],
         "answer_before": earlier["answer"],
         "overlap": row.get("overlap"),
-        "overlap_before": earlier.get("overlap") if same_mask else None,
+        "overlap_before": earlier.get("overlap") if has_same_mask else None,
     }
 
 

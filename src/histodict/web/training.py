@@ -184,7 +184,7 @@ def request_classes(request: Mapping[str, Any]) -> list[str]:
 
 
 def split_training_and_test(
-    request: Mapping[str, Any], left_out: Collection[str] = ()
+    request: Mapping[str, Any], excluded_names: Collection[str] = ()
 ) -> tuple[Manifest, Manifest]:
     """Return the training images and the images of the test patients.
 
@@ -193,13 +193,13 @@ def split_training_and_test(
     Parameters
     ----------
     request : request of the job
-    left_out : names of excluded images
+    excluded_names : names of excluded images
     """
     manifest = request_manifest(request)
     test_patients = set(request["test_patients"])
     learn, test, excluded = [], [], []
     for index, record in enumerate(manifest.records):
-        if manifest.name(record) in left_out:
+        if manifest.name(record) in excluded_names:
             excluded.append(manifest.name(record))
         elif record.patient not in test_patients:
             learn.append(index)

@@ -142,16 +142,18 @@ def _load_saved_model(job: Job) -> Model | None:
         return None
 
 
-def _train_model(job: Job, learn: Manifest, callback: Callback) -> Model:
+def _train_model(job: Job, training_images: Manifest, callback: Callback) -> Model:
     request = job.request
     plan = Plan.from_dict(request["recipe"])
     cache = job.folder.parents[1] / "cache"  # shared by the user's trainings
     model = plan.build_model(region=request["regions"], random_state=request["seed"], cache=cache)
-    learn = with_pixel_size(learn, request.get("mpp"))
-    return model.fit(learn, callback=callback, start_from=_load_parent(job, model, learn))
+    training_images = with_pixel_size(training_images, request.get("mpp"))
+    return model.fit(
+        training_images, callback=callback, start_from=_load_parent(job, model, training_images)
+    )
 
 
-def _load_parent(job: Job, model: Model, learn: Manifest) -> Any:
+def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
     """Return the parent model for a warm start; None if there is none or it differs.
 
     The parent was trained without the same test patients.
@@ -166,7 +168,7 @@ def _load_parent(job: Job, model: Model, learn: Manifest) -> Any:
         warnings.warn(f"{error}; the training does not continue from it", stacklevel=2)
         return None
     is_same = parent.kind == model.kind and model.recipes == [parent.recipe]
-    is_same = is_same and (parent.finds_regions or parent.class_names_ == learn.classes)
+    is_same = is_same and (parent.finds_regions or parent.class_names_ == training_images.classes)
     return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
 
 

@@ -147,11 +147,13 @@ def draw(
     return _apply_change(dataset, image, change)
 
 
-def _subtract(shapes: Sequence[Shape], taken: Sequence[Polygon]) -> tuple[list[Shape], list[Shape]]:
+def _subtract(
+    shapes: Sequence[Shape], subtracted: Sequence[Polygon]
+) -> tuple[list[Shape], list[Shape]]:
     """Return the shapes that overlap polygons, and the shapes that remain after subtraction."""
     removed, added = [], []
     for shape in shapes:
-        remainder = subtract(shape_polygons(shape), taken)
+        remainder = subtract(shape_polygons(shape), subtracted)
         if remainder is None:
             continue
         removed.append(shape)

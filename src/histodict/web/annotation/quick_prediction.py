@@ -248,30 +248,32 @@ class Viewport:
     deadline: float
 
 
-def predict_viewport(screen: Viewport, cache: LRUCache[PatchFeatures]) -> dict[str, Any]:
+def predict_viewport(viewport: Viewport, cache: LRUCache[PatchFeatures]) -> dict[str, Any]:
     """Predict the viewport as far as time permits.
 
     Return the class map as an image, the number of annotated patches per class, the number of
     fields `left` to compute, and that of fields `beyond` the maximum.
     """
-    visible = screen.image.fields_in_box(screen.box)
+    visible = viewport.image.fields_in_box(viewport.box)
     fields = visible[:_MAX_FIELDS]
     required = [
-        (annotated.image, field) for annotated in screen.annotations for field in annotated.fields()
+        (annotated.image, field)
+        for annotated in viewport.annotations
+        for field in annotated.fields()
     ]
     n_left = _compute_fields(
-        [*required, *((screen.image, field) for field in fields)], cache, screen.deadline
+        [*required, *((viewport.image, field) for field in fields)], cache, viewport.deadline
     )
-    counts, classifier = _fit_classifier(screen, cache)
+    counts, classifier = _fit_classifier(viewport, cache)
     features = {
         repr(field): field_features
         for field in fields
-        if (field_features := screen.image.cached_features(cache, field)) is not None
+        if (field_features := viewport.image.cached_features(cache, field)) is not None
     }
     image = None
     if classifier is not None and features:
         image = _render_map(
-            screen, [field for field in fields if repr(field) in features], features, classifier
+            viewport, [field for field in fields if repr(field) in features], features, classifier
         )
     return {
         "left": n_left,

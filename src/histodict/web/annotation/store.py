@@ -86,12 +86,14 @@ def count_intersections(ring: Ring) -> float:
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
 
 
-def subtract(polygons: Sequence[Polygon], taken: Sequence[Polygon]) -> list[Polygon] | None:
+def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list[Polygon] | None:
     """Subtract polygons from others; None if they do not overlap."""
-    near = [_overlap(bounding_box([polygon]), bounding_box(taken)) for polygon in polygons]
+    near = [_overlap(bounding_box([polygon]), bounding_box(subtracted)) for polygon in polygons]
     if not any(near):
         return None
-    cutter = shapely.union_all([_valid(shapely.Polygon(outer, holes)) for outer, *holes in taken])
+    cutter = shapely.union_all(
+        [_valid(shapely.Polygon(outer, holes)) for outer, *holes in subtracted]
+    )
     unchanged, cut = list[Polygon](), list[Polygon]()
     for polygon, is_near in zip(polygons, near, strict=True):
         geometry = _valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
@@ -218,9 +220,9 @@ def update_class(
     return [new if class_ is old else class_ for class_ in classes]
 
 
-def has_name(one: AnnotationClass, name: str) -> bool:
+def has_name(class_: AnnotationClass, name: str) -> bool:
     """Return whether a class has this name, ignoring case, blanks and Unicode normalisation."""
-    return one.name.casefold() == _normalized_name(name).casefold()
+    return class_.name.casefold() == _normalized_name(name).casefold()
 
 
 def _normalized_name(name: str) -> str:

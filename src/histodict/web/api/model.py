@@ -165,10 +165,10 @@ def gallery_and_images(call: ApiRequest) -> tuple[PatchSample, Manifest]:
     return gallery, call.training_and_test_images()[0]
 
 
-def describe_patch(gallery: PatchSample, learn: Manifest, patch: int) -> dict[str, Any]:
+def describe_patch(gallery: PatchSample, training_images: Manifest, patch: int) -> dict[str, Any]:
     """Return the origin of a training patch."""
-    record = learn.records[int(gallery.images[patch])]
-    name = training_name(learn, record)
+    record = training_images.records[int(gallery.images[patch])]
+    name = training_name(training_images, record)
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
@@ -178,14 +178,14 @@ def patch_image(call: ApiRequest, *, patch: int) -> Response:
     return image_response(encode_jpeg(draw_outline(pixels, _CONTEXT_FACTOR), 90))
 
 
-def _training_pixels(call: ApiRequest, patch: int, times: int) -> NDArray[np.uint8]:
-    """Return the pixels of a square around a training patch, `times` as wide as the patch."""
+def _training_pixels(call: ApiRequest, patch: int, scale: int) -> NDArray[np.uint8]:
+    """Return the pixels of a square around a training patch, `scale` as wide as the patch."""
     gallery, learn = gallery_and_images(call)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("the training patch does not exist")
     record = learn.records[int(gallery.images[patch])]
     _check_path(call, record)
-    corner, width = square_around(gallery, patch, times)
+    corner, width = square_around(gallery, patch, scale)
     source = call.context.tiles.open(record)
     return source.read(*corner, width, width, max(1.0, width / _PATCH_DISPLAY_PX))
 
@@ -240,7 +240,7 @@ def download_report(call: ApiRequest) -> Response:
     return download(call.job.name + "-report.html", "text/html; charset=utf-8", data)
 
 
-def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
+def _report_key(call: ApiRequest, training_images: Manifest, test: Manifest) -> Key:
     """Return the cache key of a report, from the state of all its inputs before they are read.
 
     These are the request with labels, pixel sizes and corrections; the model, its training patches
@@ -249,20 +249,20 @@ def _report_key(call: ApiRequest, learn: Manifest, test: Manifest) -> Key:
     """
     job = call.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
-    images = [path for r in (*learn.records, *test.records) for path in r.files]
+    images = [path for r in (*training_images.records, *test.records) for path in r.files]
     n_models = count_comparable_trainings(call.user, job)
     content = repr(
-        (key_of_files((*files, *images)), learn, test, call.query.get("point"), n_models)
+        (key_of_files((*files, *images)), training_images, test, call.query.get("point"), n_models)
     )
     return (hashlib.sha256(content.encode()).hexdigest(),)
 
 
-def _write_report(path: Path, call: ApiRequest, learn: Manifest, test: Manifest) -> None:
+def _write_report(path: Path, call: ApiRequest, training_images: Manifest, test: Manifest) -> None:
     job, results = call.job, _results(call)
     trained, model = call.trained, _tuned_model(call)
     records = {short_id(test.name(record)): record for record in test.records}
     card = model_card(model, trained.header, job.request, results)
-    users = top_atom_patches(model, trained.gallery, learn)
+    users = top_atom_patches(model, trained.gallery, training_images)
     stored = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
     untuned = results if _has_changed_threshold(model, results) else None
     results_at_threshold = _predictions_at_threshold(model, results)
