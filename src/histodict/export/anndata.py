@@ -76,7 +76,7 @@ _STATISTICS_COLUMNS = {
         )
     },
 }
-_TRUE_TEXTS, _FALSE_TEXTS = ("true", "1"), ("false", "0", "")
+_TRUE_VALUES, _FALSE_VALUES = ("true", "1"), ("false", "0", "")
 
 
 def read_atom_statistics(path: Path) -> list[Row]:
@@ -147,9 +147,9 @@ def _number(value: Any) -> float:
 
 def _parse_boolean(name: str, value: Any) -> bool:
     text = str(value).lower()
-    if text not in (*_TRUE_TEXTS, *_FALSE_TEXTS):
+    if text not in (*_TRUE_VALUES, *_FALSE_VALUES):
         raise ValueError(f"{name}: must be true or false, not {value!r}")
-    return text in _TRUE_TEXTS
+    return text in _TRUE_VALUES
 
 
 _IMAGE_PX = 512  # longer side of the thumbnail
