@@ -257,16 +257,16 @@ def test_slide_is_represented_by_sampled_tissue(tmp_path, monkeypatch, rng):
     monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 200)
     recipe = Recipe(method="lbp-colour")
     stages = whole_image_model.WholeImagePipeline(recipe, ["a", "b"], 0, 1)
-    tissue = stages._features({tmp_path / "tissue.png": None}, None)[0]
+    tissue = stages._feature_vectors({tmp_path / "tissue.png": None}, None)[0]
     monkeypatch.setattr(whole_image_model, "_MAX_PIXELS", 100_000)
-    parts = stages._features({tmp_path / "slide.png": None}, None)[0]
+    parts = stages._feature_vectors({tmp_path / "slide.png": None}, None)[0]
     np.testing.assert_allclose(parts, tissue, atol=0.02)
     other = whole_image_model.WholeImagePipeline(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
-        other._features({tmp_path / "slide.png": None}, None)
+        other._feature_vectors({tmp_path / "slide.png": None}, None)
     Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "glass.png")
     with pytest.raises(ImageError, match="no tissue"):
-        stages._features({tmp_path / "glass.png": None}, None)
+        stages._feature_vectors({tmp_path / "glass.png": None}, None)
 
 
 def test_training_resumes_from_the_cache(manifest, tmp_path):

@@ -349,10 +349,10 @@ class Repeats:
         """
         key = method, size, kind
         if key not in self._computed:
-            self._computed[key] = list(self._compute(method, size, kind))
+            self._computed[key] = list(self._iterate_repeats(method, size, kind))
         return self._computed[key]
 
-    def _compute(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
+    def _iterate_repeats(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
         if kind == "patches":
             yield from map(split_inside_outside, self.select(method, size, "counts"))
             return

@@ -131,7 +131,7 @@ def statistics_columns(
     if not rows:
         return {}
     columns: dict[str, Any] = {
-        column: np.array([_number(row.get(name)) for row in rows])
+        column: np.array([_parse_number(row.get(name)) for row in rows])
         for name, column in _STATISTICS_COLUMNS.items()
     }
     return columns | {
@@ -141,7 +141,7 @@ def statistics_columns(
     }
 
 
-def _number(value: Any) -> float:
+def _parse_number(value: Any) -> float:
     return np.nan if value in (None, "") else float(value)
 
 
@@ -282,7 +282,9 @@ class _Table:
         classes = self.patch_map.predicted_classes[self._grid_index]
         n_classes = self.patch_map.n_classes
         counts = codes.count_nonzero(classes, n_classes)
-        write_frame(file, "obs", LazyIndex(len(self.positions), self._names), self._obs(classes))
+        write_frame(
+            file, "obs", LazyIndex(len(self.positions), self._row_names), self._obs(classes)
+        )
         write({"spatial": self._centres()}, file, "obsm")
         atoms, names = self.model.model_.atoms(), self._atom_names()
         sizes = np.bincount(classes, minlength=n_classes)
@@ -304,7 +306,7 @@ class _Table:
 
     # --- patches ----------------------------------------------------------------------------------
 
-    def _names(self, rows: slice) -> list[str]:
+    def _row_names(self, rows: slice) -> list[str]:
         library = self.about.library_id
         return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 

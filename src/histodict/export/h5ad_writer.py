@@ -93,7 +93,7 @@ def _(value: None, group: Any, name: str) -> None:
 
 @write.register
 def _(value: str, group: Any, name: str) -> None:
-    set_encoding(group.create_dataset(name, data=value, dtype=_text()), "string")
+    set_encoding(group.create_dataset(name, data=value, dtype=_string_dtype()), "string")
 
 
 @write.register(bool)
@@ -127,7 +127,7 @@ def _(value: list[str], group: Any, name: str) -> None:
 def _(value: LazyIndex, group: Any, name: str) -> None:
     how = _COMPRESSION if value.n_rows > 1 else {}
     dataset = set_encoding(
-        group.create_dataset(name, (value.n_rows,), _text(), **how), "string-array"
+        group.create_dataset(name, (value.n_rows,), _string_dtype(), **how), "string-array"
     )
     for start in range(0, value.n_rows, _BLOCK):
         rows = slice(start, min(start + _BLOCK, value.n_rows))
@@ -155,7 +155,7 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
     inside = set_encoding(group.create_group(name), "dataframe")
     names = [escape_slashes(column) for column in columns]
     inside.attrs["_index"] = "_index"
-    inside.attrs.create("column-order", np.array(names, dtype=object), dtype=_text())
+    inside.attrs.create("column-order", np.array(names, dtype=object), dtype=_string_dtype())
     write(index, inside, "_index")
     for column, values in zip(names, columns.values(), strict=True):
         write(values, inside, column)
@@ -166,7 +166,7 @@ def escape_slashes(name: str) -> str:
     return name.replace("/", "\N{FRACTION SLASH}")
 
 
-def _text() -> Any:
+def _string_dtype() -> Any:
     return import_module("h5py").string_dtype()
 
 

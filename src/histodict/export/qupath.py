@@ -160,7 +160,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
         for area in patch_map.areas(class_index):
             geometry = _geometry([[written(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
-            measurements = _measurements(
+            measurements = _format_measurements(
                 patch_map, area.margins, area.n_patches, area_px, area.atom_usage
             )
             yield _feature(geometry, "detection", label, measurements)
@@ -172,12 +172,12 @@ def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Itera
     for region in regions:
         scores = [-region.score, region.score]
         sizes = region.n_patches, region.area_px
-        measurements = _measurements(patch_map, scores, *sizes, region.atom_usage)
-        rings = [[_ring(ring) for ring in polygon] for polygon in region.polygons]
+        measurements = _format_measurements(patch_map, scores, *sizes, region.atom_usage)
+        rings = [[_format_ring(ring) for ring in polygon] for polygon in region.polygons]
         yield _feature(_geometry(rings), "annotation", label, measurements)
 
 
-def _measurements(
+def _format_measurements(
     patch_map: PatchMap,
     scores: Sequence[float],
     n_patches: int,
@@ -207,7 +207,7 @@ def _usage_measurements(usage: Mapping[str, float]) -> str:
     )
 
 
-def _ring(ring: Ring) -> str:
+def _format_ring(ring: Ring) -> str:
     return ",".join([f"[{_rounded(x)},{_rounded(y)}]" for x, y in ring])
 
 

@@ -148,7 +148,7 @@ class ImageEstimator(BaseEstimator):
         check_names(settings, {*init_names, *recipe.settings()})
         return recipe.replace_settings(settings)
 
-    def _recipe_of(
+    def _resolve_recipe(
         self, recipe: Recipe | str, method: str | None, settings: dict[str, Any]
     ) -> Recipe:
         resolved = resolve_recipe(recipe, method, regions=self.finds_regions)

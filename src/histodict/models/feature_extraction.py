@@ -126,7 +126,7 @@ def extract_features(
     """
     default_size = PixelSizeOption.from_mpp(mpp)
     files = _output_files(images, folder)
-    keys = [_key(recipe, record, default_size) for record in images]
+    keys = [_extraction_fingerprint(recipe, record, default_size) for record in images]
     finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]
     todo = [
         (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), key)
@@ -134,7 +134,7 @@ def extract_features(
         if not is_done
     ]
     image_progress = no_callback if executor else callback
-    work = partial(_extract, recipe, 1 if executor else n_jobs, image_progress)
+    work = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
     reasons = (executor or Threads(1)).map(work, todo, lost=str)
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
@@ -165,7 +165,9 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
     return files
 
 
-def _key(recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption) -> dict[str, Any]:
+def _extraction_fingerprint(
+    recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption
+) -> dict[str, Any]:
     """Return everything that determines the content of a file."""
     settings = extraction_settings(recipe) | {
         "format_version": _FORMAT_VERSION,
@@ -203,7 +205,7 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
     return stored.get("image") == key["image"] and stored.get("size") == key["size"]
 
 
-def _extract(
+def _extract_image(
     recipe: Recipe,
     n_jobs: int | None,
     callback: Callback,
@@ -214,13 +216,13 @@ def _extract(
     try:
         size = default_size.at(image)
         with open_prepared_image(image, size.user_mpp, recipe) as prepared:
-            _write(file, prepared, recipe, key, n_jobs, callback)
+            _write_feature_file(file, prepared, recipe, key, n_jobs, callback)
     except Exception as error:
         return failure_reason(error)
     return ""
 
 
-def _write(
+def _write_feature_file(
     file: Path,
     prepared: PreparedImage,
     recipe: Recipe,

@@ -313,7 +313,7 @@ class WholeImagePipeline(ImagePipeline):
         for record in records:
             self._reject_outlines(record.path, record.region_of_interest)
         self._check_training_files(records)
-        X = self._features({r.path: r.mpp for r in records}, None, callback)
+        X = self._feature_vectors({r.path: r.mpp for r in records}, None, callback)
         has_tissue = ~np.isnan(X[:, 0])  # NaN: no tissue
         untrainable = np.setdiff1d(labels, labels[has_tissue])
         if len(untrainable):
@@ -336,7 +336,7 @@ class WholeImagePipeline(ImagePipeline):
     ) -> ImageScores:
         """Return the decision values; None without tissue, if the features exclude background."""
         self._reject_outlines(path, within)
-        X = self._features({path: mpp}, self.mpp_)
+        X = self._feature_vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return ImageScores(None)
         check_scores(path, X)
@@ -355,7 +355,7 @@ class WholeImagePipeline(ImagePipeline):
                 f"limited to the outlines in {within.path}. Use a method that works on patches"
             )
 
-    def _features(
+    def _feature_vectors(
         self,
         images: dict[ImageLike, float | None],
         trained_mpp: float | None,

@@ -188,7 +188,7 @@ def _is_pillow_image(image: Any) -> bool:
 def _expand_folders(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
     for index, image in enumerate(images):
         if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
-            yield from _images_below(Path(image), skipped)
+            yield from _list_folder_images(Path(image), skipped)
         else:
             yield as_image_like(image, f"image {index}")
 
@@ -208,7 +208,7 @@ def as_image_like(image: Any, name: str) -> ImageLike:
     return MemoryImage.of_array(np.asarray(image), name)
 
 
-def _images_below(folder: Path, skipped: list[str]) -> list[Path]:
+def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
     found, others = find_images(folder)
     if not found:
         raise ValueError(f"{folder}: no image in this folder")

@@ -336,16 +336,16 @@ def read_model_data(path: Path) -> ModelData:
     ModelFileError
         If the file is damaged, not a model, or has another schema.
     """
-    return ModelData.from_header(*_read(path))
+    return ModelData.from_header(*_read_verified(path))
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
     """Return the header of a model file after verifying its digest."""
-    return _read(Path(path))[0]
+    return _read_verified(Path(path))[0]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    text, arrays = _open(path)
+def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    text, arrays = _read_safetensors(path)
     try:
         header = parse_json(text)
         check_kind("the header", header, "dict[str, Any]")
@@ -360,7 +360,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def _open(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
     refuse_odd(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: no such file")

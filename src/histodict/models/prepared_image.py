@@ -440,7 +440,7 @@ class PrecomputedImage(PreparedImage):
     ) -> None:
         self._file = file
         self._kind = get_patch_features(recipe.features)
-        _check(file, recipe, trained)
+        _check_feature_file(file, recipe, trained)
         self.border, self.cache, self.quality = recipe.border_mode, None, None
         self.context, self.turned = recipe.context_scale, recipe.augment_patches
         grid, positions = fit_grid(file)
@@ -524,7 +524,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
+def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
     if not file.n_rows:
         file.check()
     mismatches = file.origin.differences(trained) if trained else []

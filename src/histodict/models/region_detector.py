@@ -206,7 +206,7 @@ class RegionDetector(ImageEstimator):
         **settings: Any,
     ) -> None:
         chosen = default_region_preset(settings, [method or ""])[0] if recipe is None else recipe
-        self.recipe = self._recipe_of(chosen, method, settings)
+        self.recipe = self._resolve_recipe(chosen, method, settings)
         self.recipes = [self.recipe]
         self._store_params(
             settings,
@@ -233,7 +233,7 @@ class RegionDetector(ImageEstimator):
 
     def _settings_of_preset(self) -> dict[str, Any]:
         preset, method = (self._init_params[name] for name in ("recipe", "method"))
-        return {} if preset is None else self._recipe_of(preset, method, {}).values()
+        return {} if preset is None else self._resolve_recipe(preset, method, {}).values()
 
     def fit(
         self,
@@ -283,7 +283,7 @@ class RegionDetector(ImageEstimator):
             for record in records
             for s in PatchSamplingSpec.for_record(record, fitted.class_names_[1])
         ]
-        fitted.model_ = fitted._new_model()
+        fitted.model_ = fitted._build_pipeline()
         start = start_from.model_ if start_from is not None else None
         with image_cache_enabled():
             n_patches = fitted.model_.fit(sources, progress, executor, start)
@@ -309,7 +309,7 @@ class RegionDetector(ImageEstimator):
             fitted.training_info_["started_from"] = start_from.training_info_
         return fitted
 
-    def _new_model(self) -> PatchPipeline:
+    def _build_pipeline(self) -> PatchPipeline:
         return PatchPipeline(
             self.recipe, self.class_names_, self.random_state, self.n_jobs, self.cache
         )
@@ -540,7 +540,7 @@ class RegionDetector(ImageEstimator):
         model.training_info_ = content.training_info
         model.min_patches_ = int(content.decision_parameters["min_patches"])
         model.margin_threshold_ = float(content.decision_parameters["margin_threshold"])
-        model.model_ = model._new_model()
+        model.model_ = model._build_pipeline()
         model.model_.load_state(content, array_specs("region_size"))
         model.size_curve_ = SizeCurve(
             content.arrays["region_size.false_negative_rate"],

@@ -78,7 +78,7 @@ class TissueClassifier(ImageClassifier):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        self.recipe = self._recipe_of(recipe, method, settings)
+        self.recipe = self._resolve_recipe(recipe, method, settings)
         self.recipes = [self.recipe]
         self._store_params(
             settings,
@@ -103,7 +103,7 @@ class TissueClassifier(ImageClassifier):
 
     def _settings_of_preset(self) -> dict[str, Any]:
         preset, method = (self._init_params[name] for name in ("recipe", "method"))
-        return self._recipe_of(preset, method, {}).values()
+        return self._resolve_recipe(preset, method, {}).values()
 
     def fit(
         self,
@@ -148,13 +148,13 @@ class TissueClassifier(ImageClassifier):
             if start_from is not None:
                 fitted.training_info_["started_from"] = start_from.training_info_
                 start = start_from.model_
-            fitted._model = fitted._new_model()
+            fitted._model = fitted._build_pipeline()
             fitted.training_info_ |= fitted._model.fit_images(
                 manifest, labels, progress, executor, start
             )
         return self._assign_fitted(fitted)
 
-    def _new_model(self) -> ImagePipeline:
+    def _build_pipeline(self) -> ImagePipeline:
         pipeline = PatchPipeline if self.recipe.is_patch_level else WholeImagePipeline
         return pipeline(self.recipe, self.class_names_, self.random_state, self.n_jobs, self.cache)
 
@@ -269,7 +269,7 @@ class TissueClassifier(ImageClassifier):
         model.class_names_ = [str(name) for name in content.classes]
         model.threshold_shift_ = float(content.decision_parameters["shift"])
         model.training_info_ = content.training_info
-        model._model = model._new_model()
+        model._model = model._build_pipeline()
         model._model.load_state(content, model._model.aggregator_schema())
         return model
 

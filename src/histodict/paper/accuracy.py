@@ -477,7 +477,7 @@ def training_images(setting: Setting) -> Outcome:
         for method in evaluation.methods
         for size in sizes
     ]
-    return _outcome(setting, IMAGES, rows, evaluation)
+    return _sweep_outcome(setting, IMAGES, rows, evaluation)
 
 
 def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int]:
@@ -510,10 +510,10 @@ def _run_sweep(
         | accuracy_row(evaluation, name, per_class)
         for name, (method, size) in ((name, steps[name]) for name in evaluation.methods)
     ]
-    return _outcome(setting, sweep, rows, evaluation)
+    return _sweep_outcome(setting, sweep, rows, evaluation)
 
 
-def _outcome(
+def _sweep_outcome(
     setting: Setting, sweep: Sweep, measured: list[Row], evaluation: Evaluation
 ) -> Outcome:
     methods = by(measured, "method")

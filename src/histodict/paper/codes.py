@@ -169,7 +169,7 @@ def run_codes(setting: Setting) -> Outcome:
         f"{row['method']} on {row['truth']} {row['own_class_fraction']:.0%}" for row in fractions
     )
     names = " and ".join(setting.images.name(record) for record in records)
-    images = {record.label: _render(record.path) for record in records}
+    images = {record.label: _read_thumbnail(record.path) for record in records}
     return Outcome(
         name=CODES,
         title="Sparse codes of two images",
@@ -230,7 +230,7 @@ def _code_rows(image_codes: ImageCodes, classes: list[str]) -> list[Row]:
     ]
 
 
-def _render(path: Path) -> NDArray[np.uint8]:
+def _read_thumbnail(path: Path) -> NDArray[np.uint8]:
     with open_image(path) as source:
         return source.thumbnail(min(_IMAGE_SIDE, max(source.size)))
 

@@ -158,7 +158,8 @@ _BREAKHIS = re.compile(r"SOB_([BM])_[A-Z]+-(\d+-\w+)-(\d+)-\d+$")
 def find_ucsb(root: Path) -> list[Dataset]:
     """Find the UCSB breast benchmark: benign and malignant tissue."""
     records = [
-        ImageRecord(path, name[2].lower(), name[1].lower()) for path, name in _matches(root, _UCSB)
+        ImageRecord(path, name[2].lower(), name[1].lower())
+        for path, name in _match_file_names(root, _UCSB)
     ]
     return [dataset_of_records("ucsb-breast", root, records)] if records else []
 
@@ -166,7 +167,7 @@ def find_ucsb(root: Path) -> list[Dataset]:
 def find_breakhis(root: Path) -> list[Dataset]:
     """Find BreakHis: benign and malignant breast tumours, one task per magnification."""
     by_scale: dict[int, list[ImageRecord]] = {}
-    for path, name in _matches(root, _BREAKHIS):
+    for path, name in _match_file_names(root, _BREAKHIS):
         label = {"B": "benign", "M": "malignant"}[name[1]]
         by_scale.setdefault(int(name[3]), []).append(
             ImageRecord(path, label, name[2], slide=name[2])
@@ -177,7 +178,7 @@ def find_breakhis(root: Path) -> list[Dataset]:
     ]
 
 
-def _matches(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
+def _match_file_names(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
     found = ((path, pattern.match(path.stem)) for path in images_under(root))
     return [(path, name) for path, name in found if name]
 

@@ -57,7 +57,9 @@ class Figures:
             rows = [_estimate(row, name) for name, row in values.items()]
             reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
-                self._rendered(intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference)
+                self._draw_and_save(
+                    intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference
+                )
             )
         return charts
 
@@ -73,7 +75,9 @@ class Figures:
         ]
         label = f"{self.evaluation.main_measure} of {rows[0]['method']} minus that of …"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
-        return self._rendered(intervals_svg, "differences", estimates, label, limits, reference, 1)
+        return self._draw_and_save(
+            intervals_svg, "differences", estimates, label, limits, reference, 1
+        )
 
     def sizes(self) -> str | None:
         """Draw the main metric by training images per class; None for a single size."""
@@ -87,7 +91,7 @@ class Figures:
             ]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
         labels = self.evaluation.main_measure, "training images per class"
-        return self._rendered(sizes_svg, "training-size", curves, *labels)
+        return self._draw_and_save(sizes_svg, "training-size", curves, *labels)
 
     def roc(self) -> str | None:
         """Draw ROC curves of two classes or of patches, pooled over repeats and seeds."""
@@ -98,7 +102,7 @@ class Figures:
             curves[method] = (
                 self._patch_roc(method) if self.evaluation.region else self._roc(method)
             )
-        return self._rendered(roc_curves_svg, "roc", curves)
+        return self._draw_and_save(roc_curves_svg, "roc", curves)
 
     def _roc(self, method: str) -> metrics.RocCurve:
         repeats = self.evaluation.repeats(method, self.evaluation.shown_size, "scores")
@@ -144,7 +148,7 @@ class Figures:
             rows.append({"method": method} | {k: f"{v:.3f}" for k, v in figures.items()})
         if not rows:
             return None
-        return {"rows": rows, "svg": self._rendered(calibration_svg, "calibration", curves)}
+        return {"rows": rows, "svg": self._draw_and_save(calibration_svg, "calibration", curves)}
 
     def bases(self, example: ExampleModel) -> list[dict[str, str]]:
         """Write the atoms of each class as a mosaic; return them as data URIs."""
@@ -156,7 +160,7 @@ class Figures:
             mosaics.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
         return mosaics
 
-    def _rendered(self, draw: Callable[..., str], name: str, *arguments: Any) -> str:
+    def _draw_and_save(self, draw: Callable[..., str], name: str, *arguments: Any) -> str:
         text = draw(name, *arguments)
         with atomic_write(self.folder / f"{name}.svg") as partial:
             partial.write_text(text, encoding="utf-8")
@@ -184,7 +188,7 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
     example : one of the trained models, whose atoms are shown; None for none
     """
     folder = path.parent
-    content = _about(evaluation)
+    content = _overview(evaluation)
     if evaluation.methods:
         shown = tables.displayed_rows(evaluation)
         content |= _results(evaluation)
@@ -197,10 +201,10 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
 # --- data, protocol and provenance ----------------------------------------------------------------
 
 
-def _about(evaluation: Evaluation) -> dict[str, Any]:
+def _overview(evaluation: Evaluation) -> dict[str, Any]:
     origin = provenance(evaluation)
     return {
-        "title": f"Evaluation: {_subject(evaluation)}",
+        "title": f"Evaluation: {_describe_task(evaluation)}",
         "methods": evaluation.methods,
         "classes": evaluation.classes,
         "region": evaluation.region,
@@ -229,7 +233,7 @@ def _about(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _subject(evaluation: Evaluation) -> str:
+def _describe_task(evaluation: Evaluation) -> str:
     return (
         f"regions of {evaluation.region}" if evaluation.region else " / ".join(evaluation.classes)
     )

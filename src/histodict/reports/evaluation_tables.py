@@ -158,7 +158,9 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
     ):
         images = _grouped(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
-        cards = [_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong]
+        cards = [
+            _image_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
+        ]
         counts = [_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
         rows.append(
@@ -184,7 +186,9 @@ def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _card(evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool) -> dict[str, Any]:
+def _image_card(
+    evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool
+) -> dict[str, Any]:
     record = image[0].record
     errors = {method: _errors(image, method) for method in evaluation.methods}
     uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
@@ -498,13 +502,13 @@ def _region_card(
     return {
         "name": evaluation.manifest.name(record),
         "patient": record.patient,
-        "predictions": {method: _text(total) for method, total in totals.items()},
+        "predictions": {method: _describe_counts(total) for method, total in totals.items()},
         "uri": _image(results[0].predicted) if with_image else None,
         "map_of": results[0].predicted.model_name,
     }
 
 
-def _text(total: NDArray[np.int64]) -> str:
+def _describe_counts(total: NDArray[np.int64]) -> str:
     value = dice(total)
     agreement = "no region, none found" if value is None else f"Dice {value:.3f}"
     return f"{agreement}; {total[1]} missed and {total[2]} false positive patches of {total.sum()}"

@@ -103,7 +103,7 @@ def _row(
         "reference": part.describe_reference(rival),
         "contribution": f"{explanation.margin_to_runner_up(part.contribution):+.3g}",
         "uri": _atom_image(model, part),
-        "map": _map(explanation, part, record),
+        "map": _usage_map_uri(explanation, part, record),
     } | _bar(explanation.excess_over_reference(part), max_excess)
 
 
@@ -116,7 +116,7 @@ def _atom_image(model: Model, part: ConceptContribution) -> str:
     return png_data_uri(render_vector(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
 
 
-def _map(explanation: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
+def _usage_map_uri(explanation: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
     if part.usage_map is None or explanation.prediction.patch_map is None or part.member:
         return ""
     class_index = (

@@ -115,7 +115,7 @@ def intervals_svg(
         axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         axes.set(xlabel=label, axisbelow=True)
         axes.grid(axis="x", color="#e6eaee")
-        return _svg(figure, name, _text(label, rows))
+        return _svg(figure, name, _describe_chart(label, rows))
 
 
 def sizes_svg(
@@ -216,7 +216,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, fontsize=9)
 
 
-def _text(label: str, rows: Sequence[ChartEstimate]) -> str:
+def _describe_chart(label: str, rows: Sequence[ChartEstimate]) -> str:
     values = (f"{r.name} {r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for r in rows)
     return f"{label}: {', '.join(values)}"
 

@@ -452,21 +452,21 @@ class Tiles:
         Images are closed by the garbage collector, because other threads may be reading them.
         """
 
-        def opened() -> tuple[ImageSource, int]:
+        def open_cached() -> tuple[ImageSource, int]:
             source = open_image(record.path, record.mpp)
             source.read(0, 0, 1, 1)
             return source, source.memory_bytes
 
-        return self._sources.get(_source_key(record), opened)
+        return self._sources.get(_source_key(record), open_cached)
 
     def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
         """Return a tile as JPEG; raise KeyError for positions outside the image."""
 
-        def encoded() -> tuple[bytes, int]:
+        def encode() -> tuple[bytes, int]:
             data = encode_jpeg(_read_tile(self.open(record), level, column, row))
             return data, len(data)
 
-        return self._tiles.get(_tile_key(record, level, column, row), encoded)
+        return self._tiles.get(_tile_key(record, level, column, row), encode)
 
     def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
         """Return a tile as JPEG from the cache; None if it is not cached."""

@@ -254,14 +254,14 @@ class ApiRequest:
         size, image = self.dataset.size_of(record), file_key(record.path)
         key = (*file_key(self.job.model_file), repr(image), size)
 
-        def opened() -> tuple[CachedPreparedImage, int]:
+        def open_cached() -> tuple[CachedPreparedImage, int]:
             sized = replace(record, mpp=size.user_mpp)
             source, patches = self.context.tiles.open(sized), model.model_
             prepared = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
             prepared.add(self.context.chunks, key)
             return prepared, source.memory_bytes
 
-        return self.context.prepared_images.get(key, opened)
+        return self.context.prepared_images.get(key, open_cached)
 
     def training_and_test_images(self) -> tuple[Manifest, Manifest]:
         """Return the training images and the test images of the job, from the cache."""

@@ -201,13 +201,13 @@ class DataFolders:
         """
 
         @cache
-        def true_place(folder: str) -> str:
+        def resolved_folder(folder: str) -> str:
             parent, name = os.path.split(folder)
             if name in ("", os.pardir) or os.path.islink(folder):
                 return os.path.realpath(folder)
-            return os.path.join(true_place(parent), name)
+            return os.path.join(resolved_folder(parent), name)
 
-        is_inside = cache(lambda folder: self._is_inside(Path(true_place(folder))))
+        is_inside = cache(lambda folder: self._is_inside(Path(resolved_folder(folder))))
 
         def check(path: Path) -> None:
             text = str(path)

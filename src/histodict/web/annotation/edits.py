@@ -75,10 +75,12 @@ class BrushStroke:
             raise ValueError(f"the tool must be one of {', '.join(sorted(TOOLS))}")
         if not isinstance(points, list) or not 0 < len(points) <= _MAX_POINTS:
             raise ValueError(f"a stroke must have 1 to {_MAX_POINTS} points")
-        if not all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in points):
+        if not all(
+            isinstance(p, list) and len(p) == 2 and all(map(_is_finite_number, p)) for p in points
+        ):
             raise ValueError("a point must be two numbers, x and y")
         radius = body.get("radius", 1.0)
-        if not _finite(radius) or not 0.5 <= radius <= 1e5:
+        if not _is_finite_number(radius) or not 0.5 <= radius <= 1e5:
             raise ValueError("the radius must be between 0.5 and 100000 pixels")
         return cls(str(tool), np.array(points, float), float(radius))
 
@@ -87,7 +89,7 @@ class BrushStroke:
         return TOOLS[self.tool](self, size)
 
 
-def _finite(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < _MAX_COORDINATE
 
 

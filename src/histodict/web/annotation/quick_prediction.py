@@ -101,11 +101,11 @@ class InteractiveImage:
             if columns.start < right and left < columns.stop
         ]
 
-        def far(field: Field) -> float:
+        def distance_from_centre(field: Field) -> float:
             offsets = [(p.start + p.stop) / 2 - c for p, c in zip(field, centre, strict=True)]
             return float(np.hypot(*offsets))
 
-        return sorted(visible, key=far)
+        return sorted(visible, key=distance_from_centre)
 
 
 def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> PatchFeatures:

@@ -58,7 +58,7 @@ def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Po
         shapely.LineString(corners[start : start + _POINTS_PER_PIECE + 1]) for start in starts
     ]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
-    return _to_polygons(_clipped(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
+    return _to_polygons(_clip(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
 
 def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
@@ -66,7 +66,7 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
     A valid polygon is returned unchanged. The list is empty if there is no area on the image.
     """
-    outer, *holes = (_rounded(ring) for ring in rings)
+    outer, *holes = (_round_ring(ring) for ring in rings)
     if len(outer) < 3:
         return []
     polygon = [outer, *(hole for hole in holes if len(hole) > 2)]
@@ -76,7 +76,7 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     geometry = shapely.Polygon(outer, polygon[1:])
     if (low >= 0).all() and (high <= size).all() and geometry.is_valid:
         return [polygon]
-    return _to_polygons(_clipped(_valid(geometry), size))
+    return _to_polygons(_clip(_make_valid(geometry), size))
 
 
 def count_intersections(ring: Ring) -> float:
@@ -92,11 +92,11 @@ def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list
     if not any(near):
         return None
     cutter = shapely.union_all(
-        [_valid(shapely.Polygon(outer, holes)) for outer, *holes in subtracted]
+        [_make_valid(shapely.Polygon(outer, holes)) for outer, *holes in subtracted]
     )
     unchanged, cut = list[Polygon](), list[Polygon]()
     for polygon, is_near in zip(polygons, near, strict=True):
-        geometry = _valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
+        geometry = _make_valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
         if geometry is not None and shapely.relate_pattern(geometry, cutter, "T********"):
             cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID))
         else:
@@ -120,20 +120,20 @@ def _overlap(one: Box, other: Box) -> bool:
     return bool((low < high_other).all() and (low_other < high).all())
 
 
-def _rounded(ring: Ring) -> Ring:
+def _round_ring(ring: Ring) -> Ring:
     """Round points to the grid, and drop consecutive duplicates."""
     ring = np.asarray(np.round(ring, _DIGITS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
-def _valid(polygon: Any) -> Any:
+def _make_valid(polygon: Any) -> Any:
     """Return a valid geometry of the enclosed area, by the non-zero winding rule."""
     if polygon.is_valid:
         return polygon
     return shapely.make_valid(polygon, method="structure", keep_collapsed=False)
 
 
-def _clipped(geometry: Any, size: Size) -> Any:
+def _clip(geometry: Any, size: Size) -> Any:
     return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID)
 
 
@@ -204,8 +204,8 @@ def add_class(
     """Return the classes with a new class, by default in the first unused colour."""
     if len(classes) >= _MAX_CLASSES:
         raise ValueError(f"the maximum is {_MAX_CLASSES} classes. Remove a class first")
-    free = _free_colour(classes) if colour is None else _checked_colour(colour)
-    return [*classes, AnnotationClass(new_id(), _checked_name(name, classes), free)]
+    free = _first_unused_colour(classes) if colour is None else _validate_colour(colour)
+    return [*classes, AnnotationClass(new_id(), _validate_name(name, classes), free)]
 
 
 def update_class(
@@ -214,8 +214,8 @@ def update_class(
     """Return the classes with a changed name or colour of one class."""
     old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
-    name = _checked_name(body["name"], others) if "name" in body else old.name
-    colour = _checked_colour(body["colour"]) if "colour" in body else old.colour
+    name = _validate_name(body["name"], others) if "name" in body else old.name
+    colour = _validate_colour(body["colour"]) if "colour" in body else old.colour
     new = replace(old, name=name, colour=colour)
     return [new if class_ is old else class_ for class_ in classes]
 
@@ -229,7 +229,7 @@ def _normalized_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
-def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
+def _validate_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("the name of the class is empty")
     text = _normalized_name(name)
@@ -246,14 +246,14 @@ def _checked_name(name: object, others: Sequence[AnnotationClass]) -> str:
     return text
 
 
-def _checked_colour(colour: object) -> str:
+def _validate_colour(colour: object) -> str:
     text = str(colour).lower()
     if not _COLOUR.fullmatch(text):
         raise ValueError("the colour must have the form #rrggbb")
     return text
 
 
-def _free_colour(classes: Sequence[AnnotationClass]) -> str:
+def _first_unused_colour(classes: Sequence[AnnotationClass]) -> str:
     taken = {colour.colour for colour in classes}
     # The first class is usually the positive one, which has the second, warm colour everywhere.
     offered = [to_hex(class_rgb(index)) for index in (1, 0, *range(2, _MAX_CLASSES))]

@@ -77,7 +77,7 @@ def list_all(call: ApiRequest) -> dict[str, Any]:
         for image in annotated_images(dataset.folder)
         if image in names
     ]
-    return _classes(read_classes(dataset.folder)) | {
+    return _classes_to_json(read_classes(dataset.folder)) | {
         "images": [entry for entry in images if entry["shapes"]],
         "drawn": annotation_summary(dataset) if not dataset.is_labelled else None,
     }
@@ -94,13 +94,13 @@ def _with_bounding_box(shape: dict[str, Any]) -> dict[str, Any]:
     return shape | {"box": [min(x), min(y), max(x), max(y)]}
 
 
-def _classes(classes: list[AnnotationClass]) -> dict[str, Any]:
+def _classes_to_json(classes: list[AnnotationClass]) -> dict[str, Any]:
     return {"classes": [asdict(class_) for class_ in classes]}
 
 
 def show_annotations(call: ApiRequest) -> dict[str, Any]:
     """Return the annotations of an image."""
-    return _describe(call, AnnotationStore.read(call.dataset.folder, _image(call)))
+    return _annotations_to_json(call, AnnotationStore.read(call.dataset.folder, _image(call)))
 
 
 def _image(call: ApiRequest) -> str:
@@ -109,8 +109,8 @@ def _image(call: ApiRequest) -> str:
     return str(call.parts["image"])
 
 
-def _describe(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
-    return _classes(read_classes(call.dataset.folder)) | {
+def _annotations_to_json(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
+    return _classes_to_json(read_classes(call.dataset.folder)) | {
         "shapes": store.shapes,
         "undo": len(store.done),
         "redo": len(store.undone),
@@ -138,7 +138,7 @@ def _draw(call: ApiRequest) -> DeferredWork:
 
     def edit() -> dict[str, Any]:
         size = call.context.tiles.open(call.record).size
-        return _describe(call, draw(call.dataset, _image(call), size, stroke, label))
+        return _annotations_to_json(call, draw(call.dataset, _image(call), size, stroke, label))
 
     return DeferredWork(IMAGES, edit, call.record.path)
 
@@ -148,7 +148,7 @@ def _shape_edit(
 ) -> Callable[[ApiRequest], dict[str, Any]]:
     def edit(call: ApiRequest) -> dict[str, Any]:
         arguments = [call.body.get(name) for name in names]
-        return _describe(call, work(call.dataset, _image(call), *arguments))
+        return _annotations_to_json(call, work(call.dataset, _image(call), *arguments))
 
     return edit
 
@@ -165,7 +165,7 @@ EDITS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
 def classes(call: ApiRequest) -> dict[str, Any]:
     """Create, change or remove a class, and return all classes."""
     _check_unlabelled(call)
-    return _classes(change_classes(call.dataset, call.body))
+    return _classes_to_json(change_classes(call.dataset, call.body))
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
         source = call.context.tiles.open(call.record)
         imported = _read_upload(call, name, source)
         store = import_annotations(call.dataset, _image(call), source.size, imported)
-        return _describe(call, store) | {"notes": imported.notes}
+        return _annotations_to_json(call, store) | {"notes": imported.notes}
 
     return DeferredWork(IMAGES, load, call.record.path)
 
@@ -251,11 +251,11 @@ def _interactive_image(
     size, image = call.dataset.size_of(record), file_key(record.path)
     recipe = quick_recipe(size.mpp, with_encoder)
 
-    def opened() -> tuple[InteractiveImage, int]:
+    def open_cached() -> tuple[InteractiveImage, int]:
         source = call.context.tiles.open(replace(record, mpp=size.user_mpp))
         return InteractiveImage(source, recipe, image), source.memory_bytes
 
-    return call.context.interactive_images.get((repr(image), size, with_encoder), opened)
+    return call.context.interactive_images.get((repr(image), size, with_encoder), open_cached)
 
 
 _DATA = "/api/data/{data}"
@@ -370,13 +370,13 @@ def _cached_descriptor(call: ApiRequest, record: ImageRecord) -> NDArray[np.floa
     """Return the colour descriptor of an image; None if it cannot be read."""
     context = call.context
 
-    def seen() -> tuple[NDArray[np.float64], int]:
+    def compute() -> tuple[NDArray[np.float64], int]:
         with Image.open(context.tiles.thumbnail(record)) as thumbnail:
             return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _CACHE_BYTES
 
     try:
         record = context.sources.check(record)
-        return context.suggestion_cache.get((repr(file_key(record.path)),), seen)
+        return context.suggestion_cache.get((repr(file_key(record.path)),), compute)
     except (ValueError, OSError, MemoryError):
         return None
 
@@ -394,7 +394,7 @@ def fields(call: ApiRequest) -> DeferredWork:
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]
     ]
 
-    def found() -> dict[str, Any]:
+    def compute_suggestions() -> dict[str, Any]:
         source = call.context.tiles.open(call.record)
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         suggestions = suggest_regions(
@@ -407,7 +407,7 @@ def fields(call: ApiRequest) -> DeferredWork:
             ]
         }
 
-    return DeferredWork(EXPLANATIONS, found, call.record.path)
+    return DeferredWork(EXPLANATIONS, compute_suggestions, call.record.path)
 
 
 SUGGEST_ROUTES = [

@@ -90,14 +90,14 @@ def figures_at_point(call: ApiRequest) -> dict[str, Any]:
 
 
 def _figures_at_point(model: Model, results: dict[str, Any]) -> ScoreSummary:
-    rows = _predicted(_predictions_at_threshold(model, results))
+    rows = _rows_with_prediction(_predictions_at_threshold(model, results))
     point = model.decision_threshold
     return score_summary(
         model.class_names_, rows, point.value if model.finds_regions and point else None
     )
 
 
-def _predicted(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_with_prediction(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["images"] if row["answer"] is not None]
 
 

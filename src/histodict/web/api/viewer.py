@@ -108,14 +108,14 @@ def _n_pixels(call: ApiRequest) -> int:
 
 def begin(call: ApiRequest) -> DeferredWork:
     """Start a job that computes the map of a large image."""
-    return DeferredWork(IMAGES, lambda: _start(call, _n_pixels(call)), call.record.path)
+    return DeferredWork(IMAGES, lambda: _start_map_job(call, _n_pixels(call)), call.record.path)
 
 
-def _start(call: ApiRequest, n_pixels: int) -> MapWork:
+def _start_map_job(call: ApiRequest, n_pixels: int) -> MapWork:
     with _START_LOCK:
         job = _map_job(call)
         if job is None:
-            job = new_job(call.user, _request(call, call.record, call.dataset.about.mpp))
+            job = new_job(call.user, _map_request(call, call.record, call.dataset.about.mpp))
             call.context.queue.add(job)
         else:
             call.context.queue.resume(job)
@@ -135,7 +135,7 @@ def _map_work(job: Job | None, n_pixels: int) -> MapWork:
     }
 
 
-def _request(call: ApiRequest, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
+def _map_request(call: ApiRequest, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
     return {
         "kind": "map",
         "name": record.path.name,
@@ -225,7 +225,7 @@ def _map_key(call: ApiRequest, *parts: str | int) -> Key:
 def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
     """Return the explanation of the prediction of a patch."""
 
-    def explained() -> dict[str, Any]:
+    def compute_explanation() -> dict[str, Any]:
         gallery = call.trained.gallery
         explanation = explain(
             call.trained.model, call.prepared_image(), displayed_map(call), gallery, row, column
@@ -236,7 +236,7 @@ def explain_image(call: ApiRequest, *, row: int, column: int) -> DeferredWork:
                 entry |= describe_patch(gallery, learn, entry["patch"])
         return explanation
 
-    return DeferredWork(EXPLANATIONS, explained, call.record.path)
+    return DeferredWork(EXPLANATIONS, compute_explanation, call.record.path)
 
 
 # --- downloads ------------------------------------------------------------------------------------
