@@ -10,9 +10,7 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
 
 from PIL import Image
 

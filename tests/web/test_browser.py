@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
-pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
+pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from histodict.synthetic.dataset import write_synthetic_dataset

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
-pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
+pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 

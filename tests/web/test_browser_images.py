@@ -6,10 +6,8 @@ import shutil
 
 import pytest
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
-pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
+pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from tests.web.browser import Server, find_chromium, open_browser

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
-pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
+pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from tests.web.app import TINY

@@ -18,10 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
-pytest.importorskip("uvicorn", reason="the web app is not installed: pip install 'histodict[web]'")
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
+pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 
@@ -221,11 +219,11 @@ def test_regions_are_measured_by_overlap_and_the_truth_is_shown(page, server):
     dice, iou = 2 * hits / (2 * hits + misses + alarms), hits / (hits + misses + alarms)
     text = page.locator("#overlap").inner_text()
     assert f"Dice {dice:.2f}" in text and f"IoU {iou:.2f}" in text
-    assert "No test image is of the class no inflamed" in page.locator("#untested").inner_text()
+    assert "No test image is of the class not inflamed" in page.locator("#untested").inner_text()
     assert page.locator("#balanced").count() == 0
     keep_picture(page, "model-regions")
     report = server.get(f"/api/jobs/{model['id']}/report.html").decode()
-    assert f"{dice:.2f}" in report and "no image was no inflamed" in report
+    assert f"{dice:.2f}" in report and "no image was not inflamed" in report
     visit(page, server, "look", model["id"], data, rows[0]["image"])
     page.locator("#viewer[data-truth]:not([data-truth='0'])").wait_for()
     page.locator("#outlines").wait_for()

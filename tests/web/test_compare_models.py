@@ -11,9 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
 
 from histodict.models import TissueClassifier, save_model
 from histodict.patches.grid import PatchGrid

@@ -39,8 +39,8 @@ def test_warnings_of_the_manifest_are_included(tissue):
     folder = tissue / "tissue"
     manifest = read_manifest(folder / "manifest.csv")
     assert manifest_warnings(manifest) == []
-    named = replace(manifest, warnings=("x.csv: NO PATIENT is specified for 3 images.",))
-    assert manifest_warnings(named) == ["NO PATIENT is specified for 3 images."]
+    named = replace(manifest, warnings=("x.csv: no patient is specified for 3 images.",))
+    assert manifest_warnings(named) == ["no patient is specified for 3 images."]
 
 
 @pytest.fixture

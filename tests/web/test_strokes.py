@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "starlette", reason="the web app is not installed: pip install 'histodict[web]'"
-)
+pytest.importorskip("starlette", reason='the web app is not installed: pip install ".[web]"')
 
 from shapely import Polygon
 
