@@ -255,7 +255,7 @@ def test_warnings_about_the_data_are_repeated(tmp_path):
 
     done = evaluate_planted(manifest, k_folds(manifest, 2), tmp_path / "out", {LBP: right})
     page = report(done, tmp_path / "out")
-    assert "NO PATIENT is specified for 12 images" in page.text
+    assert "no patient is specified for 12 images" in page.text
     assert "Some images have no patient" in page.text
 
 

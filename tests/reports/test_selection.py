@@ -15,7 +15,7 @@ def test_single_method_has_no_warning():
 
 def test_best_of_several_methods_is_warned_of():
     (text,) = selection_text(done("dfdl", "odl", "lbp-colour"))
-    assert "the best of these 3 methods" in text and "too optimistic" in text
+    assert "the best of 3 methods" in text and "too optimistic" in text
 
 
 def test_thresholds_adapted_to_the_test_images_are_named():

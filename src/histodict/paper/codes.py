@@ -75,7 +75,8 @@ def run_atoms(setting: Setting) -> Outcome:
             f"split of {setting.describe()}."
         ),
         rows=rows,
-        text=f"median of the largest cosine to an atom of another class: {text}",
+        text="similarity to atoms of another class (median of the largest cosine; 1 is "
+        f"identical): {text}",
         draw=partial(_draw_atoms, classes, dictionaries, recipe.patch_px),
     )
 
@@ -180,7 +181,7 @@ def run_codes(setting: Setting) -> Outcome:
         ),
         rows=[row for part in codes for row in _code_rows(part, classes)],
         extra_tables={"shares": fractions},
-        text=f"fraction of |codes| on the own class: {summary}",
+        text=f"fraction of the absolute codes on atoms of the image's own class: {summary}",
         draw=partial(_draw_codes, codes, images, classes),
     )
 

@@ -93,7 +93,7 @@ def dataset_of_records(
     n_unknown = sum(not record.patient for record in ordered)
     if n_unknown:
         unknown = (
-            f"{root}: NO PATIENT is known for {n_unknown} images. Each counts as a separate "
+            f"{root}: no patient is specified for {n_unknown} images. Each counts as a separate "
             f"patient, so every measured accuracy is too high. {reason}"
         )
         warnings = (unknown, *warnings)

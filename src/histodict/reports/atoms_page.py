@@ -160,7 +160,7 @@ def write_atoms_page(
         "facts": [
             {"name": f"atoms of {len(model.class_names_)} classes", "value": len(report.atoms.D)},
             {"name": "patches analysed", "value": len(report.labels)},
-            {"name": "images of these patches", "value": len(set(report.gallery.images.tolist()))},
+            {"name": "images analysed", "value": len(set(report.gallery.images.tolist()))},
             {"name": "patients", "value": report.statistics[0].of_patients},
         ],
         "note": ensemble_note(model),
@@ -172,7 +172,7 @@ def write_atoms_page(
         "confounded_labels": ",".join(atom.label for atom in report.confounding),
         "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,
-        "map_names": [names[each.position] for each in maps],
+        "map_names": [Path(names[each.position]).name for each in maps],
         "are_pictures": report.atoms.patch_px is not None,
         "is_pair": recipe.context_scale > 1,
         "features": recipe.features,

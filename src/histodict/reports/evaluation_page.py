@@ -73,7 +73,7 @@ class Figures:
         estimates = [
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
-        label = f"{self.evaluation.main_measure} of {rows[0]['method']} minus that of …"
+        label = f"difference in {self.evaluation.main_measure}"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
         return self._draw_and_save(
             intervals_svg, "differences", estimates, label, limits, reference, 1

@@ -294,8 +294,8 @@ def selection_text(evaluation: Evaluation) -> list[str]:
     n_methods = len(evaluation.methods)
     if n_methods > 1:
         warnings.append(
-            f"Choosing the best of these {n_methods} methods by these scores makes its score too "
-            "optimistic. Test the chosen method on further patients."
+            f"If the best of {n_methods} methods is chosen by these scores, its score is too "
+            "optimistic. Test it on further patients."
         )
     adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED)]
     if adapted:

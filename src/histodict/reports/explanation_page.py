@@ -96,12 +96,13 @@ def _row(
     max_excess: float,
 ) -> dict[str, Any]:
     rival = explanation.classes[explanation.rival]
+    contribution = explanation.margin_to_runner_up(part.contribution) + 0.0  # +0 instead of -0
     return {
         "name": part.full_name,
         "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
         "usage": "" if part.usage is None else percent(part.usage),
         "reference": part.describe_reference(rival),
-        "contribution": f"{explanation.margin_to_runner_up(part.contribution):+.3g}",
+        "contribution": f"{contribution:+.3g}",
         "uri": _atom_image(model, part),
         "map": _usage_map_uri(explanation, part, record),
     } | _bar(explanation.excess_over_reference(part), max_excess)

@@ -114,6 +114,7 @@ def intervals_svg(
         )
         axes.set_xlim(low - 0.03 * (high - low), high + 0.03 * (high - low))
         axes.set(xlabel=label, axisbelow=True)
+        axes.locator_params(axis="x", nbins=6)  # more tick labels of three decimals overlap
         axes.grid(axis="x", color="#e6eaee")
         return _svg(figure, name, _describe_chart(label, rows))
 

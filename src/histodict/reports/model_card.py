@@ -161,9 +161,9 @@ def _training_text(training: Mapping[str, Any]) -> str:
 def _patch_text(recipe: Recipe) -> str:
     if not recipe.is_patch_level:
         return ""
-    text = f"{recipe.patch_px} x {recipe.patch_px} pixels, vectors {recipe.features}"
+    text = f"{recipe.patch_px} x {recipe.patch_px} pixels, features {recipe.features}"
     if recipe.context_scale > 1:
-        text += f", with a context of {recipe.context_scale} times the patch size"
+        text += f", with surroundings of {recipe.context_scale} times the patch size"
     if recipe.quality_filters != "none":
         text += f", without {recipe.quality_filters.replace(',', ', ')}"
     return text
@@ -177,7 +177,7 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
         return f"from an ensemble of {n} models; maps and atoms of the first model"
     if not recipe.is_patch_level:
         return "from the whole image"
-    return f"from the {recipe.aggregation} of its patches"
+    return f"aggregation of patch scores: {recipe.aggregation}"
 
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
