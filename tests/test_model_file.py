@@ -87,7 +87,7 @@ def test_damaged_foreign_and_newer_files_are_distinguished(small_models, tmp_pat
     lacking = tmp_path / "lacking.histodict"
     save_file({"x": np.zeros(3)}, lacking, {"histodict": json.dumps({"schema": SCHEMA})})
     for file, message in (
-        (tmp_path / "none.histodict", "no such file"),
+        (tmp_path / "none.histodict", "file not found"),
         (cut, "damaged"),
         (text, "not a model file"),
         (foreign, "another program"),

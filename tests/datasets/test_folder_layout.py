@@ -36,13 +36,13 @@ def test_sub_folders_of_a_class_are_patients(tmp_path):
         ("tumour/p1/a.png", "tumour", "p1", None, None),
         ("tumour/p2/s7/a.png", "tumour", "p2", "s7", None),
     ]
-    assert not any("NO PATIENT" in text for text in manifest.warnings)
+    assert not any("no patient" in text for text in manifest.warnings)
 
 
 def test_images_beside_patient_folders_have_no_patient(tmp_path):
     manifest = read_manifest(lay_out(tmp_path, "a/p1/1.png", "a/2.png", "b/p2/3.png", "b/p3/4.png"))
     assert [record.patient for record in manifest.records] == ["a/2.png", "p1", "p2", "p3"]
-    assert any("NO PATIENT is specified for 1 image" in text for text in manifest.warnings)
+    assert any("no patient is specified for 1 image" in text for text in manifest.warnings)
 
 
 def test_images_beside_classes_are_skipped_with_a_warning(tmp_path):

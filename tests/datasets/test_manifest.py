@@ -60,14 +60,14 @@ def test_only_path_and_label_are_required_and_missing_patients_are_warned_of(tab
     manifest = table("path,label\nbenign/a.png,x\nbenign/b.png,x\n")
     assert manifest.patients == ["benign/a.png", "benign/b.png"]
     (warning,) = manifest.warnings
-    assert "NO PATIENT is specified for 2 images" in warning
+    assert "no patient is specified for 2 images" in warning
     assert "too high" in warning
 
 
 def test_some_patients_missing(table):
     manifest = table(TABLE.replace("P3", " "))
     assert manifest.patients == ["P1", "P1", "P2", "malignant/d.png"]
-    assert "NO PATIENT is specified for 1 image." in manifest.warnings[0]
+    assert "no patient is specified for 1 image." in manifest.warnings[0]
 
 
 @pytest.mark.parametrize("path", ["file", "Filename", "image", "PATH"])
@@ -95,7 +95,7 @@ def test_folder_per_class(folder):
     assert manifest.classes == ["benign", "malignant"]
     assert [record.path.name for record in manifest.records] == ["a.png", "b.png", "c.png", "d.png"]
     assert len(set(manifest.patients)) == 4
-    assert "NO PATIENT" in manifest.warnings[0]
+    assert "no patient" in manifest.warnings[0]
 
 
 def test_folder_warns_of_skipped_entries(folder):
@@ -193,10 +193,7 @@ def test_select(table):
         ("", r"list\.csv: the file is empty"),
         ("\n \n", "the file is empty"),
         ("path,label\n", "no rows below the header"),
-        (
-            "path,grade\nbenign/a.png,1\n",
-            r"no column for label; the columns are \['path', 'grade'\]",
-        ),
+        ("path,grade\nbenign/a.png,1\n", r"no column for label; the columns are path, grade"),
         ("a,b\n1,2\n", "no column for path and label"),
         (TABLE.replace("c.png,malignant", "c.png,Benign "), r"\['Benign ', 'benign'\] differ only"),
         (TABLE.replace("b.png,benign", "b.png,benign "), r"\['benign', 'benign '\] differ only"),
@@ -234,9 +231,7 @@ def test_text_that_is_not_utf8_is_refused(table):
 
 
 def test_missing_named_columns_are_refused(folder, table):
-    with pytest.raises(
-        ManifestError, match=r"column 'who' not found; the columns are \['path', 'label'"
-    ):
+    with pytest.raises(ManifestError, match=r"column 'who' not found; the columns are path, label"):
         table(TABLE, {"patient": "who"})
     with pytest.raises(ManifestError, match=r"unknown fields \['colour'\]"):
         table(TABLE, {"colour": "label"})
@@ -273,7 +268,7 @@ def test_real_manifests(data_folder, name, columns, n_images, n_patients):
     assert len(set(manifest.patients)) == n_patients
     if name == "camelyon-tumour":
         assert all(record.mask is not None for record in manifest.records)
-        assert "NO PATIENT" in manifest.warnings[0]
+        assert "no patient" in manifest.warnings[0]
     else:
         assert len(manifest.classes) == 2
         assert manifest.warnings == ()

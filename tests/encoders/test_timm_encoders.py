@@ -191,7 +191,7 @@ def test_training_and_prediction_with_tokens(timm, tmp_path, rng):
         patches_per_class=60,
         aggregation="proportion",
     )
-    with pytest.warns(UserWarning, match="NO PATIENT"):
+    with pytest.warns(UserWarning, match="no patient"):
         model = TissueClassifier(recipe, random_state=0).fit(tmp_path / "set")
     prediction = model.predict(tmp_path / "set" / "a" / "0.png")
     assert prediction.patch_map.predicted_classes.shape == (9, 11)

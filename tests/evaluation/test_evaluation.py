@@ -375,7 +375,7 @@ def test_help_explains_the_options():
         "The same command resumes",
         "histodict evaluate tissue.csv --methods dfdl,lbp-colour",
         "k-fold, hold-out, site, predefined (column split), or the splits.json of an earlier run",
-        "The first is compared with the others",
+        "compares the first with each of the others",
         "Accuracy is then too high; the report states this",
     ):
         assert taught in text

@@ -97,7 +97,7 @@ def test_every_patient_is_tested_and_patches_are_measured(foci, folder):
         assert row["n_patients"] == "5"
     predictions = [row for row in read_csv(folder / "predictions.csv") if row["method"] == "dfdl"]
     assert len(predictions) == 5
-    assert [row["truth"] for row in predictions].count("no inflammation") == 1
+    assert [row["truth"] for row in predictions].count("not inflammation") == 1
     total = {k: sum(int(row[k]) for row in predictions) for k in ("hits", "misses", "false_alarms")}
     dice = 2 * total["hits"] / (2 * total["hits"] + total["misses"] + total["false_alarms"])
     output = {row["metric"]: float(row["value"]) for row in rows if row["method"] == "dfdl"}

@@ -89,7 +89,7 @@ def test_margin_threshold_is_fitted_if_the_aggregator_requires_it(tissue, tmp_pa
 def test_detector_is_trained_on_masks(tissue):
     manifest = read_manifest(tissue / "foci" / "manifest.csv")
     detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
-    assert detector.class_names_ == ["no inflammation", "inflammation"]
+    assert detector.class_names_ == ["not inflammation", "inflammation"]
     assert 1 <= detector.min_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
     prediction = detector.predict(manifest.records[3].path)
@@ -112,7 +112,7 @@ def test_detector_is_trained_on_masks(tissue):
     )
     assert (
         moved.with_threshold(prediction.score + 1).apply_threshold(prediction).label
-        == "no inflammation"
+        == "not inflammation"
     )
     with_mpp = detector.predict(manifest.records[3].path, mpp=0.5)
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
@@ -129,7 +129,7 @@ def test_detector_is_trained_on_crops(tissue):
         RegionDetector(FAST, region="tumour").fit(crops)
 
 
-@pytest.mark.filterwarnings("ignore:.*(NO PATIENT|one image only)")
+@pytest.mark.filterwarnings("ignore:.*(no patient|one image only)")
 @pytest.mark.parametrize(
     ("labels", "region", "message"),
     [
@@ -138,7 +138,7 @@ def test_detector_is_trained_on_crops(tissue):
         (["tumour", "normal"], None, "name the label of the region"),
         (["tumour", "tumour"], "tumor", "no image is labelled 'tumor'"),
         (["tumour", "normal", "tumour"], "tumor", r"labelled \['tumour'\]: use a label as"),
-        (["other", "healthy"], "normal", "label images without the region 'no normal'"),
+        (["other", "healthy"], "normal", "label images without the region 'not normal'"),
     ],
 )
 def test_images_without_mask_or_label_are_refused(tissue, tmp_path, labels, region, message):
@@ -166,6 +166,7 @@ def test_images_without_mask_or_label_are_refused(tissue, tmp_path, labels, regi
     [
         (["normal"], "tumour"),
         (["no tumour"], "tumour"),
+        (["not tumour"], "tumour"),
         (["no normal"], "normal"),
         (["stroma", "tumour"], "tumour"),
     ],
@@ -174,7 +175,7 @@ def test_labels_of_negative_images_may_accompany_masks(labels, region):
     masked = ImageRecord(Path("a.png"), "", "a", mask=Path("m.png"))
     others = [ImageRecord(Path(f"{label}.png"), label, label) for label in labels]
     manifest = Manifest((masked, *others), (), Path())
-    assert region_classes(manifest, region) == [f"no {region}", region]
+    assert region_classes(manifest, region) == [f"not {region}", region]
 
 
 def test_background_image_has_no_label(tissue, tmp_path):
@@ -205,7 +206,7 @@ def test_detector_on_the_command_line(tissue, tmp_path):
     )
     assert run.exit_code == 0, run.output
     info = json.loads(run.stdout)
-    assert info["classes"] == ["no focus", "focus"] and info["min_patches"] >= 1
+    assert info["classes"] == ["not focus", "focus"] and info["min_patches"] >= 1
     image = tissue / "foci" / "3.png"
     run = CliRunner().invoke(
         app, ["predict", str(model), str(image), "-o", str(out), "--mpp", "0.5"]
@@ -234,7 +235,7 @@ def test_images_without_regions_give_tables(tissue, tmp_path):
     )
     assert run.exit_code == 0, run.output
     (row,) = csv.DictReader((out / "detections.csv").open())
-    assert row["label"] == "no region"
+    assert row["label"] == "not region"
     assert (out / "regions.csv").read_text().startswith('"path","region"')
 
 

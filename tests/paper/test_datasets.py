@@ -238,7 +238,7 @@ def test_pcam_as_files(tmp_path):
         ("normal", "valid"),
         ("tumour", "valid"),
     ]
-    assert len(set(task.images.patients)) == 4 and "NO PATIENT" in task.warnings[0]
+    assert len(set(task.images.patients)) == 4 and "no patient" in task.warnings[0]
 
 
 # --- any folder ---------------------------------------------------------------------------------

@@ -478,8 +478,8 @@ def test_other_data_are_compared_with_the_published_values(output, tmp_path):
     assert roc.extra_tables["points"][0]["miss"] == pytest.approx(rates["DCIS", "UDH"])
     assert roc.rows[0]["miss"] == 1 and roc.rows[0]["false_alarm"] == 0
     entry = read_checked_json(tmp_path / "breast" / "roc.json")
-    assert "NO PATIENT" in entry["warnings"][0]
-    assert "NO PATIENT" in (tmp_path / "index.html").read_text()
+    assert "no patient" in entry["warnings"][0]
+    assert "no patient" in (tmp_path / "index.html").read_text()
 
 
 def test_masks_alone_give_the_curve_over_m(output, tmp_path):

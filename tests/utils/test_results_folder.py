@@ -32,7 +32,7 @@ def test_results_of_a_concurrent_run_are_in_the_table(tmp_path, recwarn):
 def test_results_with_other_settings_are_refused_at_the_end(tmp_path):
     one, two = open_results(tmp_path), open_results(tmp_path, {"model": "other"})
     one.store("a", content("a"), FINGERPRINT)
-    with pytest.raises(ValueError, match="model was m, is other"):
+    with pytest.raises(ValueError, match="model was m and is now other"):
         two.previous_results(set())
 
 

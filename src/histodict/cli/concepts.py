@@ -43,13 +43,13 @@ def concepts(
 
         histodict concepts slides.csv --atoms 128 --output concepts/
 
-    Learns one dictionary over all images, of atoms that recur in other patients. Writes
+    Learns one dictionary for all images and prefers atoms that recur in other patients. Writes
     concepts.csv (statistics of each concept, with an empty column name to fill in) and usage.csv
     (share of the patches of each image that use it).
 
     If the table has labels for some images, the same command also writes predictions.csv with a
-    prediction for every image and the concepts that it uses. Concepts and names are reused. Name
-    the patients: the method looks for concepts that many patients share.
+    prediction for every image and the concepts that it uses. Concepts and names are reused. Give
+    a column patient: the method looks for concepts that many patients share.
     """
     from ..encoders import check_installed
     from ..explain.concept_discovery import ConceptTrainingSet
@@ -143,7 +143,7 @@ def _write_tables(
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
         warn(
-            f"concepts of two halves of the patients have a mean |cos| of only {recurrence:.2f}. "
+            f"concepts of two halves of the patients have a mean |cosine| of {recurrence:.2f}. "
             "Other patients would give other concepts; use more patients or fewer --atoms"
         )
     if all(not record.patient for record in source.records):
@@ -167,10 +167,13 @@ def _describe_summary(summary: dict[str, Any]) -> list[str]:
     """Return the summary statistics as sentences."""
     lines = []
     if summary["recurrence"] is None:
-        lines.append("Recurrence in other patients: unknown, as it needs four or more patients")
+        lines.append(
+            "Similarity of the concepts of two halves of the patients: needs four or more patients"
+        )
     else:
         lines.append(
-            f"Recurrence between two halves of the patients: mean |cos| {summary['recurrence']:.2f}"
+            "Similarity of the concepts of two halves of the patients: mean |cosine| "
+            f"{summary['recurrence']:.2f} (1 is identical)"
         )
     if "labelled" in summary:
         text = f"Predictions use {pluralize(summary['labelled'], 'label')}. Leave-one-patient-out: "

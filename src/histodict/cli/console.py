@@ -128,7 +128,7 @@ def warn(text: str, prefix: str = "Warning") -> None:
 def note_replaced(output: Path) -> None:
     """Print a note if the output file exists and will be replaced."""
     if output.exists():
-        warn(f"{output} exists and will be replaced", "Note")
+        warn(f"{output} exists and will be replaced if the command succeeds", "Note")
 
 
 def check_html_file(output: Path) -> None:

@@ -80,7 +80,8 @@ class EditOptions:
         list[str] | None,
         typer.Option(
             metavar=_ATOMS,
-            help="Disable atoms: the model predicts without them. Nothing else is fitted again.",
+            help="Disable atoms: the model predicts without them. Weights and threshold "
+            "do not change.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -326,9 +327,9 @@ def explain(
 
         histodict explain tissue.histodict image.png --output explanation.html
 
-    Contributions add up to the score. Atoms are ordered by the difference from the training
-    patches of the class with the second highest score. They have the names given with
-    `histodict edit`, else CLASS:NUMBER.
+    Contributions add up to the score. They are compared with the mean over training patches of
+    the class with the second highest score; atoms with the largest difference are listed first.
+    Atoms have the names given with `histodict edit`, else CLASS:NUMBER.
     """
     from ..reports.explanation_page import write_explanation_page
 
@@ -337,7 +338,6 @@ def explain(
             check_html_file(output)
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
-            note_replaced(output)
         model, size_option = model_options.load(jobs), images.size
         records = images.list_images()
         warn_of_assumed_sizes(model, records, size_option)
@@ -350,6 +350,7 @@ def explain(
                 )
                 explanations.append(explanation)
         if output is not None:
+            note_replaced(output)
             write_explanation_page(output, model, explanations, records, n_parts=n_shown)
     if as_json:
         print_json({"images": [each.to_dict() for each in explanations]})
@@ -381,10 +382,20 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
         contribution = explanation.margin_to_runner_up(part.contribution)
         excess = explanation.excess_over_reference(part)
         usage = "" if part.usage is None else percent(part.usage)
-        numbers = [f"{value:+.3g}" for value in (contribution, contribution - excess, excess)]
+        numbers = [f"{x + 0.0:+.3g}" for x in (contribution, contribution - excess, excess)]
         rows.append([part.full_name, usage, part.describe_reference(rival), *numbers])
     for name, *values in explanation.sums(n_shown):
         rows.append([name, "", "", *(f"{value:+.3g}" for value in values)])
-    header = ("concept", "used by", f"in {rival}", "contribution", f"in {rival}", "difference")
+    header = (
+        "concept",
+        "used by",
+        f"used in {rival}",
+        "contribution",
+        f"mean in {rival}",
+        "difference",
+    )
     print_table(header, rows)
-    typer.echo(f"“in {rival}”: mean of the {rival} training patches. The columns add up.")
+    typer.echo(
+        f"Contributions above 0 support {predicted}. "
+        f"“used in” and “mean in” refer to the training patches of {rival}."
+    )

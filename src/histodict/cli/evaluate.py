@@ -64,16 +64,17 @@ class MethodsOptions:
         str | None,
         typer.Option(
             help="Methods, presets or PRESET:METHOD, separated by commas; METHOD+unlabelled adapts "
-            "the threshold to the unlabelled test images. The first is compared with the others. "
-            "Default: the model of `histodict train`, and a simple method.",
+            "the threshold to the unlabelled test images. The report compares "
+            "the first with each of the others. Default: the default preset of `histodict train`, "
+            "and a simple baseline.",
             rich_help_panel=MODEL,
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Preset of methods without one. Default: fast; with --features precomputed; with "
-            "--regions as in `histodict train`.",
+            help="Preset of methods listed without PRESET. Default: fast; precomputed with "
+            "--features; with --regions, that of `histodict train`.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -120,7 +121,9 @@ class ProtocolOptions:
             rich_help_panel=INPUT,
         ),
     ] = "k-fold"
-    folds: Annotated[int, typer.Option(help="k-fold: number of folds.", rich_help_panel=INPUT)] = 5
+    folds: Annotated[
+        int, typer.Option(min=2, help="k-fold: number of folds.", rich_help_panel=INPUT)
+    ] = 5
     repeats: Annotated[
         int, typer.Option(help="k-fold and hold-out: number of repeats.", rich_help_panel=INPUT)
     ] = 1
@@ -288,7 +291,7 @@ class ReproduceOptions:
     part: Annotated[
         str | None,
         typer.Option(
-            help="Tasks with this name, if the data has several, such as lung.",
+            help="One of several sets in the data, such as lung. Default: all.",
             rich_help_panel=INPUT,
         ),
     ] = None
@@ -327,8 +330,9 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
+            metavar="EXPERIMENT",
             help="Experiment: bases, codes, accuracy, confusion, roc, training-patches, "
-            "training-images, bases-count, complexity or all."
+            "training-images, bases-count, complexity or all.",
         ),
     ] = "all",
     data: Annotated[
@@ -345,7 +349,7 @@ def reproduce(
     choice: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
-    """Repeat the experiments of the paper, beside its published figures.
+    """Repeat the experiments of the DFDL paper (Vu 2016), beside its published figures.
 
         histodict reproduce all --quick
 

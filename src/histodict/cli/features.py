@@ -18,7 +18,7 @@ from .console import (
     write_failures_and_exit,
 )
 from .image_options import PixelInputOptions, parse_pairs
-from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput, SettingOption
+from .options import MODEL, ExecutionCliOptions, JsonOption, ResultsOutput
 
 if TYPE_CHECKING:
     from ..models.feature_extraction import ExtractionResult
@@ -31,12 +31,21 @@ def features(
         str,
         typer.Option(
             metavar="NAME",
-            help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE; or rgb, centred or "
-            "channel-centred for pixels.",
+            help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE; or, for the "
+            "pixels themselves, rgb, centred or channel-centred.",
             rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
-    setting: SettingOption = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a setting of the patches, such as stain=macenko, downsample=2 or "
+            "patch_px=64. Can be repeated.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     images: PixelInputOptions,
     work: ExecutionCliOptions,
     as_json: JsonOption = False,

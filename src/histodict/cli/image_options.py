@@ -441,7 +441,7 @@ class PixelInputOptions:
 
         if not any(map(os.path.lexists, self.paths)):
             names = ", ".join(map(str, self.paths))
-            raise ValueError(f"{names}: no such file or folder")
+            raise ValueError(f"{names}: file or folder not found")
         tables = [
             path for path in self.paths if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
         ]
@@ -505,7 +505,7 @@ class PredictionInputOptions(ImageOptions):
         typer.Option(
             metavar="FILE",
             help="Use only patches inside the annotations of this file, or of a folder of files "
-            "with the names of the images.",
+            "named like the images.",
             rich_help_panel=INPUT,
         ),
     ] = None

@@ -93,8 +93,8 @@ class AtomReportOptions:
         int,
         typer.Option(
             metavar="N",
-            help="Measure how similar atoms are after N trainings with other seeds and N on half "
-            "of the patients.",
+            help="Train N times with other seeds and N times on half of the patients, and show how "
+            "similar the atoms are.",
             rich_help_panel=ADVANCED,
         ),
     ] = 0
@@ -133,8 +133,8 @@ def atoms(
         histodict atoms tissue.histodict tissue/ --output atoms.html
 
     DATA is the training set or other labelled images. For each atom, the page shows the usage by
-    class, the number of patients and the AUC of the atom alone. If DATA has sites, atoms whose
-    usage differs between sites are flagged; for an ensemble, in all base models.
+    class, the number of patients and the AUC of the atom alone. If DATA has sites, the
+    page flags atoms whose usage differs between sites, in all base models of an ensemble.
     """
     from ..datasets.annotated import split_by_annotation
     from ..images.pixel_size import PixelSizeOption
@@ -149,9 +149,9 @@ def atoms(
 
     with report_errors():
         check_html_file(output)
-        for file in (output, *([report_options.table] if report_options.table else [])):
+        files = [output, *([report_options.table] if report_options.table else [])]
+        for file in files:
             check_writable_file(file)
-            note_replaced(file)
         check_disk_space(output, _PAGE_BYTES)
         model = model_options.load(jobs)
         member = select_member(model, report_options.member)
@@ -161,6 +161,8 @@ def atoms(
         if data.annotations is not None and not member.finds_regions:
             manifest = split_by_annotation(manifest, member.class_names_)
         warn_of_assumed_sizes(member, manifest.records, PixelSizeOption())
+        for file in files:
+            note_replaced(file)
         with progress_bars() as callback:
             report = collect_atom_report(
                 member,

@@ -185,8 +185,8 @@ TrustOption = Annotated[
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for intermediate results, which later runs reuse. At most 20 GiB, or "
-        "HISTODICT_CACHE_GIB.",
+        help="Folder for intermediate results, which later runs reuse. At most 20 GiB; "
+        "HISTODICT_CACHE_GIB sets another limit.",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -217,7 +217,8 @@ PositiveOption = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS",
-        help="Positive class of two: its scores are above 0, and sensitivity refers to it. "
+        help="Positive class of two classes: scores above 0 predict it; sensitivity is its "
+        "recall. "
         "Default: the class whose name does not mean healthy, normal, benign or control.",
         rich_help_panel=INPUT,
     ),
@@ -227,8 +228,8 @@ RegionsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Train a region detector for this class, from masks, crops or annotations. Several "
-        "names (tumour,stroma) with --annotations: classify the annotated parts.",
+        help="Train a region detector for this class, from masks, crops or annotations. With "
+        "--annotations, several names (tumour,stroma) train a classifier of annotated parts.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -236,7 +237,7 @@ AnnotationsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of annotations with the names of the images: GeoJSON of QuPath, XML of ASAP "
+        help="Folder of annotation files, named like the images: GeoJSON of QuPath, XML of ASAP "
         "or ImageScope.",
         rich_help_panel=INPUT,
     ),
@@ -245,7 +246,7 @@ CoordinatesOption = Annotated[
     str,
     typer.Option(
         help="Coordinates of the annotations: pixels (of the image, as QuPath writes them), "
-        "slide (pixels from the corner of the slide) or um.",
+        "slide (pixels from the top left corner of the slide) or um.",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -267,8 +268,8 @@ FeaturesOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of feature files (.h5, .h5ad, .zarr, .npz) with the names of the slides. "
-        "They replace the images.",
+        help="Folder of feature files (.h5, .h5ad, .zarr, .npz), named like the slides; read "
+        "instead of the images.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -297,8 +298,8 @@ AllowClassOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="CLASS",
-        help="Accept a rare class with a name that resembles a misspelling of another class. Can "
-        "be repeated.",
+        help="Accept a rare class although its name resembles that of another class. "
+        "Can be repeated.",
         rich_help_panel=ADVANCED,
     ),
 ]

@@ -215,8 +215,9 @@ def _print_scores(result: RunResult) -> None:
     _print_metrics(metrics, scores.get("tuned"), scores["n_images"])
     for note in dict.fromkeys(m["note"] for m in metrics.values() if "note" in m):
         affected = [name for name, m in metrics.items() if m.get("note") == note]
-        prefix = "no interval for " * all(metrics[name]["value"] is not None for name in affected)
-        warn(f"{prefix}{', '.join(affected)}: {note}", "Note")
+        is_known = all(metrics[name]["value"] is not None for name in affected)
+        prefix = "no interval for" if is_known else "no value for"
+        warn(f"{prefix} {', '.join(affected)}: {note}", "Note")
     if scores.get("few_patients"):
         warn(scores["few_patients"])
     if not scores["confusion"]:
@@ -234,7 +235,7 @@ def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_imag
         return
     warn(
         f"{tuned['n_images']} of {pluralize(n_images, 'image')}: {tuned['note']}. "
-        f"{tuned['changes']}"
+        f"{tuned['changes'][:1].upper()}{tuned['changes'][1:]}"
     )
     untuned = tuned["untuned"]
     if untuned is None:

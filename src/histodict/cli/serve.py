@@ -80,7 +80,8 @@ def _draw(folder: Path, seed: int) -> None:
 
 def serve(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders with images. Default: the current folder.")
+        list[Path] | None,
+        typer.Argument(metavar="FOLDERS", help="Folders with images. Default: the current folder."),
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Use synthetic tissue.", rich_help_panel=INPUT)
@@ -100,6 +101,7 @@ def serve(
     user: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             help="Name of a user with a separate link and workspace. Can be repeated.",
             rich_help_panel=ADVANCED,
         ),

@@ -61,8 +61,8 @@ class ModelSettingsOptions:
         typer.Option(
             help="Named settings, or a .json file: default (ensemble; the most accurate), pixels "
             "(ensemble without an encoder), fast (one model), embeddings (one model of encoder "
-            "features), paper (as published); for regions also regions; for feature files "
-            "features or precomputed.",
+            "features), paper (as published), regions (for --regions), features or precomputed "
+            "(for --features).",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -168,9 +168,9 @@ def train(
         histodict train tissue/ --output tissue.histodict
 
     A folder has one sub-folder per class; a CSV file has the columns path and label, and
-    optionally patient, slide, site, mpp, split and mask. Name the patients if you know them.
+    optionally patient, slide, site, mpp, split and mask. Fill in the patients if known.
 
-    Region detector, from masks; slides with annotations; feature files of an encoder:
+    A region detector from masks, one from annotated slides, and a classifier of feature files:
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
 
@@ -183,7 +183,6 @@ def train(
     with report_errors():
         started = time.perf_counter()
         check_writable_file(output)
-        note_replaced(output)
         model = learning.model(work.jobs, cache, data.regions, data.features)
         manifest = data.read(model.recipes, whole_paths=work.cluster is not None)
         if single_region(data.regions) is None:
@@ -196,6 +195,7 @@ def train(
         start = learning.start(model)
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
+        note_replaced(output)
         with work.begin(weights=_training_stages(model)) as execution:
             model.fit(
                 manifest, callback=execution.callback, executor=execution.executor, start_from=start
@@ -229,8 +229,9 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(
-            "the pixel size of the images is unknown. Predictions of images with another "
-            "magnification will be wrong without a warning. Give --mpp or a column mpp"
+            "the pixel size of the images is unknown, so the model cannot detect images of "
+            "another magnification, and its predictions of them are wrong. Give --mpp or a "
+            "column mpp"
         )
     if not as_json:
         names = " / ".join(model.class_names_)
@@ -300,9 +301,9 @@ def adapt(
 
         histodict adapt tissue.histodict new/ --output adapted.histodict
 
-    The scores of another hospital's images may all be higher or lower. The threshold moves half
-    way to the midpoint between the two groups of scores. Use at least 10 images, about equally
-    many of each class. If the scores do not form two groups, nothing is written.
+    Images of another hospital may all have higher or lower scores. The command finds two groups
+    of scores and moves the threshold halfway towards the midpoint between them. Use at least 10
+    images, about equally many of each class. Without two groups, nothing is written.
     """
     from ..decision.threshold import ThresholdAdaptation
     from ..models import save_model
@@ -322,7 +323,6 @@ def adapt(
                 f"{model_options.model}: has {len(model.class_names_)} classes; only models of two "
                 "classes can be adapted"
             )
-        note_replaced(output)
         records = images.list_images()
         scored_paths, scores, failures = _score_images(model, records, images.size, skip_unreadable)
         warn_of_skipped_images(failures, len(records))
@@ -330,6 +330,7 @@ def adapt(
         change = adapted.training_info_["tuning"][-1]
         if failures:
             change["left_out"] = failures
+        note_replaced(output)
         save_model(adapted, output)
     adaptation = ThresholdAdaptation.from_scores(scores, change["shift"])
     _print_adapted(adaptation, len(scores), output, as_json)

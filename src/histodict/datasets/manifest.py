@@ -7,7 +7,7 @@ import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .record import (
     check_misspelt,
     check_spelling,
     dataframe_rows,
+    differ_by_one_letter,
     order_classes,
     read_csv_rows,
 )
@@ -123,12 +124,19 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
     counts = Counter(record.label for record in records if record.label and not record.is_mapped)
     return [
         (
-            f"{where}: the class {label!r} has only one {one}, so it cannot be in both training "
-            "and test sets"
+            f"{where}: the class {label!r} has only one {one}{_misspelling_text(label, counts)}, "
+            "so it cannot be in both training and test sets"
         )
         for label, count in sorted(counts.items())
         if count == 1
     ]
+
+
+def _misspelling_text(label: str, labels: Iterable[str]) -> str:
+    """Return a question whether a label is misspelt; empty if no other label resembles it."""
+    names = (other for other in labels if differ_by_one_letter(label.casefold(), other.casefold()))
+    similar = next(names, None)
+    return f" (a misspelling of {similar!r}?)" if similar else ""
 
 
 def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
@@ -141,7 +149,7 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
     remedy : sentence that says how to specify patients
     """
     return (
-        f"{source}: NO PATIENT is specified for {pluralize(n_images, 'image')}. Each image "
+        f"{source}: no patient is specified for {pluralize(n_images, 'image')}. Each image "
         "counts as a separate patient, and if some are from the same patient, every measured "
         f"accuracy is too high. {remedy}"
     )
@@ -484,7 +492,8 @@ def _columns(
             indices[field] = candidates[0]
         elif field in columns:
             raise ManifestError(
-                f"{path}: column {columns[field]!r} not found; the columns are {shorten(header)}"
+                f"{path}: column {columns[field]!r} not found; the columns are "
+                f"{shorten(', '.join(header))}"
             )
     if by_name and "slide" in indices:
         indices.setdefault("path", indices["slide"])
@@ -501,8 +510,8 @@ def _missing_columns_error(
 ) -> ManifestError:
     """Return the error for a table without columns for the fields `missing`."""
     how = hint(
-        python=f", or name them with columns={{{missing[0]!r}: …}}",
-        cli=f", or name them with --column {missing[0]}=NAME",
+        python=f", or give columns={{{missing[0]!r}: …}}",
+        cli=f", or give --column {missing[0]}=COLUMN",
         web="",
     )
     if missing[0] == "path" and has_slides:
@@ -510,7 +519,7 @@ def _missing_columns_error(
         how += hint(python="features=…", cli="--features")
     return ManifestError(
         f"{path}: no column for {' and '.join(missing)}; the columns are "
-        f"{shorten(header)}. Rename them{how}"
+        f"{shorten(', '.join(header))}. Rename a column{how}"
     )
 
 

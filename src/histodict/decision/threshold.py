@@ -282,10 +282,8 @@ def _describe(change: Record) -> str:
     elif change["shift"] is not None:
         text += f", scores moved by {-change['shift']:+.3g}"
     n_images = change["n_images"]
-    preposition = "with" if change["source"] == _ADAPTED else "on"
-    text += (
-        f" {preposition} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
-    )
+    preposition = {_ADAPTED: " with", _ATOMS: ", compared on"}.get(change["source"], " on")
+    text += f"{preposition} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
     text += f" ({change['date']})"
     return f"{text}; scores on these images are not an estimate for unseen patients"
 

@@ -75,4 +75,6 @@ def get_patch_features(name: str) -> PatchFeatures:
     if name in ENCODERS or (colon and family in FAMILIES):
         return EncoderFeatures(name)
     known = [*PATCH_FEATURES, *ENCODERS, PRECOMPUTED, *(f"{family}:NAME" for family in FAMILIES)]
-    raise ValueError(f"features must be one of {sorted(known)}, not {short(name)}")
+    raise ValueError(
+        f"encoder or features must be one of {', '.join(sorted(known))}, not {short(name)}"
+    )

@@ -140,7 +140,7 @@ def check_installed(name: str) -> None:
     )
     missing = next((module for module in modules if not _is_installed(module)), None)
     if missing:
-        raise ImportError(missing_message(missing, extra, f"features={name!r}"))
+        raise ImportError(missing_message(missing, extra, f"encoder {name!r}"))
 
 
 def _is_installed(module: str) -> bool:
@@ -174,8 +174,10 @@ def _open(name: str) -> Encoder:
         return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
     except ImportError as error:
         extra = _EXTRA if name in ENCODERS else _FAMILY_EXTRA
-        purpose = f"features={name!r}"
-        raise ValueError(missing_message(error.name or str(error), extra, purpose)) from error
+        purpose = f"encoder {name!r}"
+        if error.name is None:  # installed, but unusable
+            raise ValueError(f"{purpose}: {error}") from error
+        raise ValueError(missing_message(error.name, extra, purpose)) from error
 
 
 _OPEN_LOCK = Lock()

@@ -212,7 +212,9 @@ def _import_timm() -> ModuleType:
     try:
         import timm
     except RuntimeError as error:  # torchvision was built for another version of torch
-        raise ImportError(f"incompatible versions of torch and torchvision: {error}") from error
+        raise ImportError(
+            f"versions of torch and torchvision do not match ({error}). Install matching versions"
+        ) from error
     return timm
 
 

@@ -62,6 +62,7 @@ from ..models.region_detector import region_classes
 from ..utils.files import atomic_write
 from ..utils.parallel import ExecutionOptions
 from ..utils.text_io import Row, write_table
+from ..utils.validation import check_choice
 from .measures import (
     KINDS,
     N_DRAWS,
@@ -213,19 +214,16 @@ def choose_splits(
     per_class : numbers of training images per class, for "hold-out"
     by : "patient" or "image", the unit that is not divided between training and test
     """
+    if protocol.endswith(".json"):
+        return load_splits(Path(protocol), manifest)
+    check_choice("protocol", protocol, ("k-fold", "hold-out", "site", "predefined", "FILE.json"))
     if protocol == "k-fold":
         return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
     if protocol == "hold-out":
         return learning_curve_splits(manifest, per_class, n_repeats=n_repeats, by=by)
     if protocol == "site":
         return leave_one_site_out(manifest)
-    if protocol == "predefined":
-        return predefined_split(manifest, by=by)
-    if protocol.endswith(".json"):
-        return load_splits(Path(protocol), manifest)
-    raise ValueError(
-        f"protocol must be k-fold, hold-out, site, predefined or a .json file, not {protocol!r}"
-    )
+    return predefined_split(manifest, by=by)
 
 
 @dataclass(frozen=True)

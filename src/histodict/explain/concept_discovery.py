@@ -151,7 +151,7 @@ class ConceptTrainingSet:
             return cls(records, PRESETS["precomputed"], origin, mpp, positions)
         if get_patch_features(vectors).atoms_are_images:
             raise ValueError(
-                f"--vectors {vectors}: concepts need vectors of a pretrained encoder. Name one, "
+                f"--encoder {vectors}: concepts need features of a pretrained encoder. Name one, "
                 "for example efficientnet-lite0"
             )
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)

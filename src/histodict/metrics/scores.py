@@ -58,9 +58,7 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
     truth, predicted = _check_predictions(labels, predictions)
     classes, indices = np.unique(truth, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(
-            f"all images are of class {str(classes[0])!r}: balanced accuracy is not defined"
-        )
+        raise ValueError(f"the metric needs two classes, but all images are {classes[0].item()!r}")
     right = np.bincount(indices, weights=truth == predicted)
     return float(np.mean(right / np.bincount(indices)))
 
@@ -84,9 +82,7 @@ def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
         If there is no image of class `positive`.
     """
     truth, predicted = _check_predictions(labels, predictions)
-    return _mean_of_chosen(
-        predicted == positive, truth == positive, f"class {positive!r}: sensitivity"
-    )
+    return _mean_of_chosen(predicted == positive, truth == positive, f"class {positive!r}")
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
@@ -108,13 +104,13 @@ def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
         If all images are of class `positive`.
     """
     truth, predicted = _check_predictions(labels, predictions)
-    other = f"a class other than {positive!r}: specificity"
+    other = f"a class other than {positive!r}"
     return _mean_of_chosen(predicted != positive, truth != positive, other)
 
 
 def _mean_of_chosen(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
     if not chosen.any():
-        raise ValueError(f"no image of {what} is undefined")
+        raise ValueError(f"no image is of {what}")
     return float(np.mean(right[chosen]))
 
 
@@ -345,7 +341,7 @@ def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
         )
     if len(classes) != scores.shape[1]:
         raise ValueError(
-            f"scores have {scores.shape[1]} columns, but the images have {len(classes)} "
-            f"classes: {classes.tolist()}"
+            f"scores have {scores.shape[1]} columns, one per class, but the images are of "
+            f"{len(classes)}: {', '.join(map(str, classes))}"
         )
     return classes

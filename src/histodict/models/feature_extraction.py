@@ -72,15 +72,15 @@ def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
     kind = get_patch_features(vectors)
     if kind.is_precomputed:
         raise ValueError(
-            f"vectors {vectors!r} come from feature files and cannot be computed. Use --vectors "
-            "with another name"
+            f"features {vectors!r} come from feature files and cannot be computed. Name another "
+            "encoder"
         )
     base = PRESETS["fast" if kind.uses_context else "embeddings"]
     changes = {} if kind.uses_context else {"patch_px": load_encoder(vectors).stride_px}
     unknown = sorted(set(settings) - _SETTINGS)
     if unknown:
         raise ValueError(
-            f"--set {unknown[0]} has no effect on vectors. Settings with an effect: "
+            f"--set {unknown[0]} has no effect on features. Settings with an effect: "
             f"{', '.join(sorted(_SETTINGS))}"
         )
     recipe = base.with_changes(features=vectors, **changes).parse_settings(settings)

@@ -283,7 +283,7 @@ def too_few_classes_message(manifest: Manifest) -> str:
             f"the images have masks, but a single class ({classes}). Masks train a region "
             f"detector: {how}. To classify images, label two or more classes"
         )
-    return f"training needs images of at least two classes; classes found: {classes}"
+    return f"training needs images of at least two classes; found: {', '.join(classes)}"
 
 
 def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> None:

@@ -363,7 +363,7 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
     refuse_odd(path, ModelFileError)
     if not path.is_file():
-        raise ModelFileError(f"{path}: no such file")
+        raise ModelFileError(f"{path}: file not found")
     with path.open("rb") as file:
         if file.read(_N_LENGTH_BYTES + 1)[_N_LENGTH_BYTES:] != b"{":
             raise ModelFileError(

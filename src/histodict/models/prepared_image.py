@@ -551,7 +551,7 @@ def _check_settings(path: Path, stored: Any, required: dict[str, Any]) -> None:
     if mismatches:
         raise ImageError(
             f"{path}: features were computed with other settings ({'; '.join(mismatches)}). "
-            f"Compute them again with `histodict features --vectors {name}` and the settings of "
+            f"Compute them again with `histodict features --encoder {name}` and the settings of "
             "the model"
         )
 

@@ -69,7 +69,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
                 f"name the class of outlines that is the region, with {_region_option()}"
             )
         name = region or "region"
-        return [f"no {name}", name]
+        return [f"not {name}", name]
     labels = manifest.classes
     if len(labels) != 2:
         raise ValueError(
@@ -81,7 +81,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
     if region is None:
         return labels
     if region not in labels:
-        raise ValueError(f"the region {region!r} is not among the classes {labels}")
+        raise ValueError(f"the region {region!r} is not among the classes: {', '.join(labels)}")
     return [next(label for label in labels if label != region), region]
 
 
@@ -100,13 +100,14 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
         raise ValueError(
             f"no image is labelled {region!r}, but images without a mask are labelled {unclear}: "
             "use a label as name of the region, add masks, or label images without the region "
-            f"'no {region}'"
+            f"'not {region}'"
         )
 
 
 def _excludes_region(label: str, region: str) -> bool:
-    """Return whether a label is "no REGION" or the name of a healthy class."""
-    return label == f"no {region}" or (is_healthy(label) and not is_healthy(region))
+    """Return whether a label is "not REGION", "no REGION" or the name of a healthy class."""
+    is_healthy_only = is_healthy(label) and not is_healthy(region)
+    return label in (f"not {region}", f"no {region}") or is_healthy_only
 
 
 def labelled_by_region(manifest: Manifest, region: str) -> Manifest:

@@ -74,7 +74,7 @@ class ResultsFolder:
         if stored == current:
             return
         changes = "; ".join(
-            f"{name} was {_short(stored.get(name))}, is {_short(current.get(name))}"
+            f"{name} was {_short(stored.get(name))} and is now {_short(current.get(name))}"
             for name in dict.fromkeys([*current, *stored])
             if stored.get(name) != current.get(name)
         )

@@ -288,8 +288,8 @@ def selection_summary(n_models: int) -> str:
     if n_models < 2:
         return ""
     return (
-        f"{n_models} models were tested on these patients. Choosing the best one by these scores "
-        "makes its score too optimistic. Test it on further patients"
+        f"{n_models} models were tested on these patients. If the best one is chosen by these "
+        "scores, its score is too optimistic. Test it on further patients"
     )
 
 

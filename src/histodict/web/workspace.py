@@ -226,7 +226,7 @@ class DataFolders:
             raise ForbiddenFileError("the data folder does not exist")
         resolved = self.check(self.folders[folder_index] / relative_path)
         if not resolved.exists():
-            raise FileNotFoundError(f"{relative_path}: no such file or folder")
+            raise FileNotFoundError(f"{relative_path}: file or folder not found")
         return resolved
 
     def locate(self, path: Path) -> tuple[int, str]:
