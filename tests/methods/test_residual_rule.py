@@ -35,13 +35,13 @@ def samples(rng):
 def created_encoders(monkeypatch):
     """Record of created encoders."""
     counted: list[object] = []
-    made = residual_rule._Opened.__init__
+    made = residual_rule._CachedEncoder.__init__
 
     def count(self, *arguments):
         counted.append(arguments)
         made(self, *arguments)
 
-    monkeypatch.setattr(residual_rule._Opened, "__init__", count)
+    monkeypatch.setattr(residual_rule._CachedEncoder, "__init__", count)
     return counted
 
 
@@ -49,18 +49,18 @@ def created_encoders(monkeypatch):
 def test_encoder_is_created_once_and_freed_with_the_model(model, samples, created_encoders):
     X, y = samples
     gc.collect()
-    n_before = len(residual_rule._OPENED)
+    n_before = len(residual_rule._ENCODER_CACHE)
     fitted = type(model)(**model.get_params()).fit(X, y)
     created_encoders.clear()
     first = fitted.distances(X)
     for _ in range(3):  # images are predicted by copies on one thread
         assert np.array_equal(copy(fitted).set_params(n_jobs=1).distances(X), first)
     assert len(created_encoders) == 1
-    assert len(residual_rule._OPENED) == n_before + 1
+    assert len(residual_rule._ENCODER_CACHE) == n_before + 1
     created_encoders.clear()
     del fitted
     gc.collect()
-    assert len(residual_rule._OPENED) == n_before
+    assert len(residual_rule._ENCODER_CACHE) == n_before
 
 
 def test_encoder_is_created_again_after_a_change(samples, created_encoders):

@@ -1,13 +1,13 @@
-"""Initial atoms, canonical order and sign of atoms, and similarity of two dictionaries.
+"""Initial atoms, canonical order and signs of atoms, and similarity of two dictionaries.
 
-The sign, norm and order of atoms are arbitrary: two dictionaries are equal if, up to these, their
-atoms have the same directions. Dictionaries are compared by C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖):
+The sign, norm and order of atoms are arbitrary: two dictionaries are equivalent if their atoms have
+the same directions. Dictionaries are compared by C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖):
 
     match_atoms     max over one-to-one pairings π of Σ_i C_iπ(i), an assignment problem
     best_matches    max over j of C_ij for each i separately; atoms of A may share an atom of B
 
 `match_atoms` is stricter, and suitable for dictionaries of the same size. `best_matches` shows
-whether B has an atom similar to a given one.
+whether B has an atom similar to each atom of A.
 
 Reference: Kuhn, "The Hungarian method for the assignment problem", Naval Research Logistics 1955.
 """
@@ -63,21 +63,21 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     return np.ascontiguousarray(D, dtype=Y.dtype)
 
 
-def canonicalize(D: NDArray, uses: NDArray, leaning: NDArray) -> NDArray:
+def canonicalize(D: NDArray, uses: NDArray, sign_balance: NDArray) -> NDArray:
     """Sort atoms by decreasing use and fix their signs.
 
     Parameters
     ----------
     D : (n_atoms, n_features)
     uses : (n_atoms,), number of samples that use each atom
-    leaning : (n_atoms,), number of positive minus number of negative coefficients; a negative value
-        flips the sign of the atom, and 0 makes the sum of its entries non-negative
+    sign_balance : (n_atoms,), number of positive minus number of negative coefficients; the sign of
+        the atom is flipped if it is negative, or if it is 0 and the atom has a negative sum
 
     Returns
     -------
     (n_atoms, n_features)
     """
-    direction = np.where(leaning == 0, D.sum(axis=1), leaning)
+    direction = np.where(sign_balance == 0, D.sum(axis=1), sign_balance)
     signs = np.where(direction < 0, -1, 1).astype(D.dtype)
     order = np.argsort(-uses, kind="stable")
     return np.ascontiguousarray((D * signs[:, None])[order])
@@ -98,12 +98,12 @@ class Matching:
 
     @property
     def mean(self) -> float:
-        """Mean |cos| over all atoms of A, in which atoms without a partner count as 0."""
+        """Mean |cos| over all atoms of A; atoms without a partner count as 0."""
         return float(self.cosines.mean()) if len(self.cosines) else float("nan")
 
 
 def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
-    """Compute |cos| of each atom of A (n, n_features) with each atom of B (m, n_features).
+    """Compute the absolute cosines between atoms of A (n, n_features) and B (m, n_features).
 
     Returns
     -------
@@ -114,10 +114,10 @@ def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
     ValueError
         If A or B is not a finite matrix, or their numbers of features differ.
     """
-    first, second = _atoms(A), _atoms(B)
+    first, second = _check_atoms(A), _check_atoms(B)
     if first.shape[1] != second.shape[1]:
         raise ValueError(f"cannot compare atoms of {first.shape[1]} and {second.shape[1]} features")
-    return np.minimum(np.abs(_units(first) @ _units(second).T), 1.0)
+    return np.minimum(np.abs(_unit_atoms(first) @ _unit_atoms(second).T), 1.0)
 
 
 def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
@@ -132,7 +132,7 @@ def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
 
 
 def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
-    """Pair each atom of A with the most similar atom of B, which several atoms may share."""
+    """Return the most similar atom of B for each atom of A; several may share an atom."""
     cosines = abs_cosines(A, B)
     if not cosines.shape[1]:
         return Matching(np.full(len(cosines), -1, np.int64), np.zeros(len(cosines)))
@@ -140,7 +140,7 @@ def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
     return Matching(partners, cosines[np.arange(len(cosines)), partners])
 
 
-def _atoms(D: ArrayLike) -> NDArray[Any]:
+def _check_atoms(D: ArrayLike) -> NDArray[Any]:
     atoms = np.asarray(D, np.float64)
     if atoms.ndim != 2:
         raise ValueError(f"a dictionary must have shape (n_atoms, n_features), not {atoms.shape}")
@@ -149,7 +149,7 @@ def _atoms(D: ArrayLike) -> NDArray[Any]:
     return atoms
 
 
-def _units(atoms: NDArray[Any]) -> NDArray[Any]:
+def _unit_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
     lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
     units: NDArray[Any] = np.divide(atoms, lengths, out=np.zeros_like(atoms), where=lengths > 0)
     return units

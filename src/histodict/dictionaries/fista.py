@@ -2,12 +2,14 @@
 
     min_S  Σ_s ( ½ s H sᵀ − b sᵀ + penalty·‖s‖₁ ) + ½ Σ_ij n_i C_ij m_i m_jᵀ
 
-S has one row s per sample, in groups of n_i rows with mean m_i. H and the products b contain all
-information on atoms and samples, so a step costs one product of S with H. The last term is for
-methods that attract or separate group means. C must be negative semidefinite: the curvature is then
-at most the largest eigenvalue L of H, and 1/L is a safe step size.
+S has one row s per sample; the rows are sorted into groups, of which group i has n_i rows with mean
+m_i. H and the products b contain all information on atoms and samples, so a step costs one product
+of S with H. The last term is for methods that attract or separate group means. C must be negative
+semidefinite: the curvature is then at most the largest eigenvalue L of H, and 1/L is a safe step
+size.
 
-Momentum is reset when it points uphill, which preserves the acceleration for badly conditioned H.
+Momentum is reset when it increases the objective, which preserves the acceleration for badly
+conditioned H.
 
 References: Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse
 problems", SIAM Journal on Imaging Sciences 2009; O'Donoghue, Candès, "Adaptive restart for
@@ -37,7 +39,7 @@ class GroupBlock:
 
 
 class FistaCodes:
-    """Codes S of all samples, stored so that each call of `improve` continues from the last.
+    """Codes S of all samples, which each call of `improve` refines further.
 
     Parameters
     ----------
@@ -53,7 +55,7 @@ class FistaCodes:
         self.S = np.zeros((int(sum(group_sizes)), n_atoms), dtype)
         self._before = np.zeros_like(self.S)
         self.group_sizes = np.array(group_sizes)
-        self.blocks = list(_cut(group_sizes))
+        self.blocks = list(_split_groups(group_sizes))
         self.n_jobs = n_jobs
 
     @property
@@ -77,7 +79,7 @@ class FistaCodes:
         Parameters
         ----------
         H : (n_atoms, n_atoms)
-        products : returns the rows b of a block
+        products : function of a block that returns its rows b, (n, n_atoms)
         penalty : l1 penalty
         n_steps : number of steps
         coupling : C; None for 0
@@ -100,7 +102,7 @@ class FistaCodes:
     def sums(
         self, Y: NDArray[Any], weigh: Callable[[NDArray[Any], int], NDArray[Any]] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return E = SᵀY, F = SᵀS and ‖S‖₁.
+        """Return the products E = SᵀY and F = SᵀS, and the norm ‖S‖₁.
 
         Parameters
         ----------
@@ -130,9 +132,10 @@ class FistaCodes:
         threshold: float,
         beta: float,
     ) -> tuple[NDArray[np.float64], float]:
-        """Take a step from S + β(S − S_before).
+        """Take a proximal gradient step from S + β(S − S_previous).
 
-        Returns the sums of the groups, and a number that is positive if momentum points uphill.
+        Return the sums of the codes of each group, and a number that is positive if the momentum
+        increases the objective.
         """
 
         def work(index: int) -> tuple[NDArray[np.float64], float]:
@@ -158,7 +161,7 @@ class FistaCodes:
         return totals, uphill
 
 
-def _cut(group_sizes: Sequence[int]) -> Iterator[GroupBlock]:
+def _split_groups(group_sizes: Sequence[int]) -> Iterator[GroupBlock]:
     start = 0
     for group, size in enumerate(group_sizes):
         for rows in row_blocks(int(size)):

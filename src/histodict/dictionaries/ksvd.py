@@ -1,4 +1,4 @@
-"""K-SVD: greedy codes of all samples, then joint updates of each atom with its codes.
+"""K-SVD: greedy coding of all samples alternates with joint updates of atoms and codes.
 
     min_{D, S}  ‖Y − SD‖²   with unit-norm atoms and ‖s‖₀ ≤ L for every sample
 
@@ -32,7 +32,7 @@ from ..utils.parallel import map_blocks, single_blas_thread
 from .atoms import initial_atoms, replace_unused_atoms
 
 # Maximum number of badly coded samples that may replace unused atoms after an iteration.
-_CANDIDATES = 256
+_N_REPLACEMENT_CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def learn_ksvd(
     backend: str = "cpu",
     callback: Callable[[int, int, float], None] | None = None,
 ) -> KSVDDictionary:
-    """Learn a dictionary for the rows of Y.
+    """Learn a dictionary for the rows of Y by K-SVD.
 
     The pursuit is order-recursive. The published K-SVD selects the atom most correlated with the
     residual, which gives clearly larger residuals for coherent atoms.
@@ -80,7 +80,7 @@ def learn_ksvd(
     exact : whether to use the singular pair instead of the power step; many times slower
     initial : (n_atoms, n_features), unit-norm initial atoms; None for random samples
     groups : groups of the atoms (n_atoms,) and of the samples (n_samples,). A badly coded sample,
-        of the same group if there are groups, replaces an atom that is unused or a duplicate
+        of the same group if there are groups, replaces an unused or duplicate atom
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
     callback : called with (done, total, objective) after every iteration
@@ -97,7 +97,7 @@ def learn_ksvd(
             if iteration < n_iter - 1:
                 uses = np.bincount(S.indices[S.data != 0], minlength=n_atoms)
                 errors[errors <= 1e-6 * norms] = 0  # coded to within rounding
-                D = _replace_idle(D, uses, Y, errors, groups)
+                D = _replace_unused(D, uses, Y, errors, groups)
         if callback:
             callback(iteration + 1, n_iter, float(objective[iteration]))
     return KSVDDictionary(D, S, objective)
@@ -137,7 +137,7 @@ def update_pairs(
 class _Codes:
     """Codes in zero-padded rectangular arrays `atoms` and `values` (n_samples, max. non-zeros).
 
-    With rectangular arrays the codes of a set of samples are a cheap slice.
+    In this format the codes of a subset of samples are selected faster than in CSR format.
     """
 
     def __init__(self, S: csr_array) -> None:
@@ -175,7 +175,7 @@ def _power_step(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return d ∝ Rᵀg and g = Rd; Y, atoms and values are those of the samples that use atom j."""
+    """Return d ∝ Rᵀg and g = Rd, given Y, atoms and values of the samples that use atom j."""
     g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
     f = f.astype(D.dtype)
@@ -197,7 +197,7 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return the leading singular pair of R, from the smaller of RᵀR and RRᵀ."""
+    """Return the leading singular pair of R, computed from the smaller of RᵀR and RRᵀ."""
     n_samples, n_uses = atoms.shape
     starts = np.arange(0, atoms.size + 1, n_uses)
     S = csr_array((values.reshape(-1), atoms.reshape(-1), starts), shape=(n_samples, len(D)))
@@ -215,7 +215,7 @@ def _singular_pair(
 
 
 def _norm(x: NDArray[Any]) -> float:
-    """Return ‖x‖ in double precision, where squares of single-precision numbers do not overflow."""
+    """Return the norm ‖x‖, computed in double precision to avoid overflow."""
     return float(np.linalg.norm(x.astype(np.float64, copy=False)))
 
 
@@ -230,14 +230,14 @@ def _code(
     return vstack(codes, format="csr"), np.concatenate(errors)
 
 
-def _replace_idle(
+def _replace_unused(
     D: NDArray[Any],
     uses: NDArray[np.intp],
     Y: NDArray[Any],
     errors: NDArray[np.float64],
     groups: tuple[NDArray[Any], NDArray[Any]] | None,
 ) -> NDArray[Any]:
-    """Replace unused atoms by the samples with the largest errors, group by group."""
+    """Return D with unused atoms replaced by the samples with the largest errors, per group."""
     if groups is None:
         groups = np.zeros(len(D)), np.zeros(len(Y))
     atom_groups, sample_groups = groups
@@ -245,6 +245,6 @@ def _replace_idle(
     for group in np.unique(atom_groups):
         in_group = atom_groups == group
         rows = np.flatnonzero((sample_groups == group) & (errors > 0))
-        worst = rows[np.argsort(-errors[rows], kind="stable")[:_CANDIDATES]]
+        worst = rows[np.argsort(-errors[rows], kind="stable")[:_N_REPLACEMENT_CANDIDATES]]
         D[in_group] = replace_unused_atoms(D[in_group], uses[in_group], Y[worst])
     return D

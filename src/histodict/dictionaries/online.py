@@ -8,21 +8,21 @@
 
     min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁ + ½·m·‖D − A‖²   with unit-norm atoms
 
-The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j², as if the
-axis itself made up a fraction `pull` of the uses of an atom. Without this term a rotation among
-atoms hardly changes the objective, and other patients give another rotation. An axis of an encoder
-is a feature learned from millions of other images. It is the same for all patients, and a good
-initial atom. Atoms move away from it if many samples require it.
+The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j². Without
+this term a rotation among atoms hardly changes the objective, so dictionaries of different patients
+differ by a rotation. An axis of an encoder is a feature learned from millions of other images. It
+is the same for all patients, and a good initial atom. Atoms move away from their axes if many
+samples are then reconstructed better.
 
-The axes are those with the largest median over patients of the mean square. A feature that is large
+The axes with the largest median over patients of the mean square are used. A feature that is large
 in one patient only, such as a stain or a fold, gets no atom.
 
 `split_half_similarity` measures the reproducibility of atoms: it learns dictionaries, including the
-choice of axes, from two halves of the patients, and compares the partners of each atom.
+choice of axes, from two halves of the patients, and compares the atoms that match each atom.
 
 References: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
-coding", JMLR 2010; Meinshausen, Bühlmann, "Stability selection", JRSS B 2010 (selection of what
-recurs in random halves of the data).
+coding", JMLR 2010; Meinshausen, Bühlmann, "Stability selection", JRSS B 2010 (selection of
+features that recur in random halves of the data).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def learn_online(
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
 ) -> OnlineDictionary:
-    """Learn a dictionary for the rows of Y.
+    """Learn a dictionary for the rows of Y by online dictionary learning.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def learn_online(
 
 
 def count_batches(n_samples: int, n_epochs: int) -> int:
-    """Return the number of mini-batches in all epochs of a training."""
+    """Return the number of mini-batches in all epochs."""
     return n_epochs * -(-n_samples // _BATCH_ROWS)
 
 
@@ -116,7 +116,7 @@ def continue_online(
     step: Callable[[], None],
     pull: float = 0.0,
 ) -> OnlineDictionary:
-    """Learn a dictionary for the rows of Y from given initial atoms.
+    """Continue online dictionary learning on the rows of Y from the initial atoms D.
 
     Parameters
     ----------
@@ -139,7 +139,9 @@ def continue_online(
             decay = n_before / (n_before + 1)
             E *= decay
             F *= decay
-            for sums in _code(module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs):
+            for sums in _code_batch(
+                module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs
+            ):
                 E += sums.E
                 F += sums.F
                 uses = uses + sums.usage_counts
@@ -159,12 +161,12 @@ def continue_online(
     return OnlineDictionary(to_numpy(D), float(uses.sum()) / len(Y))
 
 
-def _code(
+def _code_batch(
     module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
 ) -> Iterator[SufficientStatistics]:
-    """Yield the statistics of each task, with the 8 worst of every 256 samples.
+    """Code a mini-batch on its device and yield the sufficient statistics of each task.
 
-    `batch` contains samples on the device of the backend.
+    Of every 256 samples the 8 with the largest residuals are candidates for new atoms.
     """
     with single_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
@@ -184,7 +186,7 @@ def _code(
 
 
 PENALTY, SHRINKAGE, N_EPOCHS = 0.1, 1.0, 5
-_FEWEST_PATIENTS = 4  # minimum for learning from halves
+_MIN_PATIENTS = 4  # minimum for learning from halves
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,7 @@ def split_half_similarity(
     n_rounds: int = 4,
     learn: Callable[[NDArray[Any], NDArray[Any], np.random.Generator], NDArray[Any]],
 ) -> NDArray[np.float64] | None:
-    """Measure how reproducible atoms are if a dictionary is learnt from half of the patients.
+    """Measure how similar atoms are between dictionaries learned from halves of the patients.
 
     Each round splits the patients at random and learns a dictionary from each half. Every atom is
     matched to one atom of each dictionary; these two matches are compared.
@@ -301,22 +303,24 @@ def split_half_similarity(
     (n_atoms,), mean |cos| of the two matches over the rounds; None with fewer than 4 patients
     """
     all_patients = np.unique(patients)
-    if len(all_patients) < _FEWEST_PATIENTS:
+    if len(all_patients) < _MIN_PATIENTS:
         return None
     similarities = []
     for _ in range(n_rounds):
         half = rng.permutation(all_patients)[: len(all_patients) // 2]
         in_half = np.isin(patients, half)
         first, second = (
-            _replace(atoms, learn(np.ascontiguousarray(Y[selection]), patients[selection], rng))
+            _matched_atoms(
+                atoms, learn(np.ascontiguousarray(Y[selection]), patients[selection], rng)
+            )
             for selection in (in_half, ~in_half)
         )
         similarities.append(np.abs(np.einsum("ij,ij->i", first, second)))
     return np.asarray(np.mean(similarities, axis=0), np.float64)
 
 
-def _replace(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Return for each atom its partner among `others`, or zeros if it has none."""
+def _matched_atoms(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the best match of each atom among `others`, or zeros without a match."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 

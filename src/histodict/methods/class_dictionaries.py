@@ -1,4 +1,4 @@
-"""Labelled training samples in blocks, and the initial dictionary of each class.
+"""Labelled training samples in blocks, and initial dictionaries of the classes.
 
 Samples come from arrays and memory maps, from an iterable of blocks, or from `StoredSamples`, which
 are read where they are processed. `learn_per_class` runs online dictionary learning (ODL) on each
@@ -39,14 +39,14 @@ _MAX_BLOCKS_PER_GROUP = 32
 
 @runtime_checkable
 class StoredSamples(Protocol):
-    """Samples that are read where they are processed: in other threads or on other machines.
+    """Interface of samples that are read where they are processed, in a thread or on a worker.
 
-    The object itself is sent there, so it should hold file names rather than file contents.
+    The object is sent to workers, so it should store file names rather than file contents.
     """
 
     @property
     def labels(self) -> NDArray[Any]:
-        """Labels of all samples, in order."""
+        """Labels of all samples, (n_samples,)."""
 
     def read(self, rows: slice) -> NDArray[Any]:
         """Read the samples of these rows: (n, n_features)."""
@@ -54,7 +54,7 @@ class StoredSamples(Protocol):
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Rows of stored samples, which are read when the block is unpacked: `X, labels = block`."""
+    """Block of stored samples, which are read when it is unpacked: `X, labels = block`."""
 
     samples: StoredSamples
     rows: slice
@@ -67,7 +67,7 @@ class StoredBlock:
 
 
 OpenBlocks = Callable[[], Iterator[LabelledBlock | StoredBlock]]
-Unit = tuple[LabelledBlock | StoredBlock, ...]
+BlockGroup = tuple[LabelledBlock | StoredBlock, ...]
 
 
 def open_arrays(
@@ -96,8 +96,8 @@ def open_stored_blocks(
     return blocks
 
 
-def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Unit]]:
-    """Return a function that iterates over groups of blocks.
+def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[BlockGroup]]:
+    """Return a function that iterates over groups of consecutive blocks.
 
     The size of a group depends only on the number of samples, so that results do not depend on the
     number of workers.
@@ -105,16 +105,16 @@ def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Uni
     n_needed = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
     n_blocks = min(n_needed, _MAX_BLOCKS_PER_GROUP)
 
-    def units() -> Iterator[Unit]:
+    def groups() -> Iterator[BlockGroup]:
         blocks = open_()
-        while unit := tuple(islice(blocks, n_blocks)):
-            yield unit
+        while group := tuple(islice(blocks, n_blocks)):
+            yield group
 
-    return units
+    return groups
 
 
 def find_classes(blocks: Blocks) -> NDArray[Any]:
-    """Return the sorted classes of all blocks.
+    """Return the sorted distinct class labels of all blocks.
 
     Raises
     ------
@@ -164,11 +164,11 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
 
 
 def read_labels(blocks: Iterator[LabelledBlock | StoredBlock]) -> NDArray[np.int64]:
-    """Return the labels of all samples, in order."""
+    """Return the class indices of all samples, (n_samples,)."""
     return np.concatenate([labels for _, labels in blocks])
 
 
-def draw_samples(
+def sample_by_class(
     blocks: Iterator[LabelledBlock | StoredBlock],
     labels: NDArray[np.int64],
     n_classes: int,
@@ -209,13 +209,13 @@ def draw_samples(
 
 
 # Maximum number of samples per class for dictionary learning; they are held in memory.
-_MAX_SAMPLES = 20_000
+_MAX_SAMPLES_PER_CLASS = 20_000
 
 
-def check_labelled(
+def validate_labelled_data(
     estimator: BaseEstimator, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """Validate X and y, which must have at least two classes.
+    """Validate X and y; raise ValueError unless there are at least two classes.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def check_labelled(
 
 
 def make_rng(random_state: Any) -> np.random.Generator:
-    """Return a NumPy generator for a `random_state` as scikit-learn defines it."""
+    """Return a NumPy generator for a `random_state`, as defined by scikit-learn."""
     return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
@@ -258,7 +258,9 @@ def learn_class_dictionaries(
     other parameters see `learn_per_class`.
     """
     n_classes = int(labels.max()) + 1
-    samples = draw_samples(open_arrays(X, labels)(), labels, n_classes, _MAX_SAMPLES, rng)
+    samples = sample_by_class(
+        open_arrays(X, labels)(), labels, n_classes, _MAX_SAMPLES_PER_CLASS, rng
+    )
     return learn_per_class(
         samples,
         rng,

@@ -51,13 +51,12 @@ from ..utils.parallel import Executor, Threads, map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import (
+    BlockGroup,
     Blocks,
     LabelledBlock,
     OpenBlocks,
     StoredBlock,
     StoredSamples,
-    Unit,
-    draw_samples,
     find_classes,
     group_blocks,
     learn_per_class,
@@ -65,6 +64,7 @@ from .class_dictionaries import (
     open_blocks,
     open_stored_blocks,
     read_labels,
+    sample_by_class,
 )
 from .patch_classifier import ResidualClassifier
 
@@ -87,26 +87,26 @@ class ClassEncoder:
     Attributes
     ----------
     backend : "cpu" or "cuda"
-    running : maps a class index to its dictionary and maximum number of atoms per sample
+    running : dictionary and maximum number of atoms per sample, by index of the unconverged class
     weights : weights[i, j] is the weight of a sample of class j in the sums of class i
     split : whether to compute F_own_class as well
-    travels : whether to return NumPy arrays, for another machine, instead of device arrays
+    on_host : whether to return NumPy arrays, for another machine, instead of device arrays
     """
 
     backend: str
     running: dict[int, tuple[NDArray[Any], int]]
     weights: NDArray[np.float64]
     split: bool = False
-    travels: bool = False
+    on_host: bool = False
 
-    def __call__(self, unit: Unit) -> dict[int, SufficientStatistics]:
-        """Encode a group of blocks and return the sufficient statistics of each class."""
-        sums = reduce_statistics(map(self._code, unit)) if len(unit) > 1 else self._code(unit[0])
-        return {i: part.on_host() for i, part in sums.items()} if self.travels else sums
+    def __call__(self, group: BlockGroup) -> dict[int, SufficientStatistics]:
+        """Return the sufficient statistics of a group of blocks, by class index."""
+        sums = reduce_statistics(map(self._code, group)) if len(group) > 1 else self._code(group[0])
+        return {i: part.on_host() for i, part in sums.items()} if self.on_host else sums
 
     @cached_property
     def _coders(self) -> dict[int, Any]:
-        """Coders by class index, built on first use on the machine that needs them."""
+        """Coders by class index; they are not sent to workers but built there on first use."""
         make = load_backend(self.backend).OMPCoder
         return {i: make(D, L, 0.0, True) for i, (D, L) in self.running.items()}
 
@@ -127,7 +127,7 @@ class ClassEncoder:
 def reduce_statistics(
     parts: Iterable[dict[int, SufficientStatistics]],
 ) -> dict[int, SufficientStatistics]:
-    """Add the statistics of all parts per class, in order and in double precision."""
+    """Sum the statistics of all parts for each class, in order and in double precision."""
     total: dict[int, SufficientStatistics] = {}
     for part in parts:
         for i, sums in part.items():
@@ -144,21 +144,21 @@ _FLAT_ITERATIONS = 2
 # its limit, and its growth per rejected step. It decreases by a smaller factor, because otherwise
 # every second step would be rejected. At the limit atoms in single precision no longer change.
 _MIN_PROXIMAL_WEIGHT, _MAX_PROXIMAL_WEIGHT = 0.5, 2.0**26
-_GROWTH, _DECAY = 4, 2
+_WEIGHT_GROWTH, _WEIGHT_DECAY = 4, 2
 
 
 class AtomUpdate(Protocol):
-    """Function that updates atoms from E and F."""
+    """Interface of functions that update atoms from E and F."""
 
     def __call__(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
     ) -> NDArray[Any]:
-        """Return updated atoms; with `replace`, samples replace unused atoms."""
+        """Return updated atoms; if `replace`, unused atoms are replaced by samples."""
 
 
 @dataclass
 class PublishedStep:
-    """Update of the paper: minimise the objective with all codes fixed.
+    """Update step of the paper: minimise the objective with all codes fixed.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class PublishedStep:
     sums: SufficientStatistics | None = None
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Update `atoms` from the statistics of a pass with them; the last replaces no atoms."""
+        """Update `atoms` from their statistics; if `last`, unused atoms are not replaced."""
         self.sums = sums
         self.objective.append(sums.objective)
         self.atoms = update(self.atoms, sums, replace=not last)
@@ -183,12 +183,12 @@ class PublishedStep:
 
     def result(self) -> NDArray[Any]:
         """Return the atoms in canonical order and sign."""
-        return _ordered(self.atoms, self.sums)
+        return _canonical_atoms(self.atoms, self.sums)
 
 
 @dataclass
 class TangentStep:
-    """Update with a linearised discriminative term, which never raises the objective.
+    """Update step with a linearised discriminative term, which never raises the objective.
 
     Attributes
     ----------
@@ -211,18 +211,18 @@ class TangentStep:
         self.best = self.atoms
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Accept or reject `atoms` by the statistics of a pass with them, then take a new step.
+        """Accept or reject `atoms` based on their statistics, then compute new candidates.
 
-        The last call computes no new atoms, because no pass follows it.
+        If `last`, no new candidates are computed, because no pass follows.
         """
         if self.sums is not None:
             self.tried.append((self.sums.objective, sums.objective))
         fell = self.sums is None or sums.objective <= self.sums.objective
         if fell:
             self.best, self.sums = self.atoms, sums
-            self.proximal_weight /= _DECAY
+            self.proximal_weight /= _WEIGHT_DECAY
         else:
-            grown = max(_MIN_PROXIMAL_WEIGHT, _GROWTH * self.proximal_weight)
+            grown = max(_MIN_PROXIMAL_WEIGHT, _WEIGHT_GROWTH * self.proximal_weight)
             self.proximal_weight = min(grown, _MAX_PROXIMAL_WEIGHT)
         self.objective.append(sums.objective if fell else self.objective[-1])
         if not last:
@@ -230,7 +230,7 @@ class TangentStep:
             self.atoms = update(self.best, self.surrogate(), replace=fell)
 
     def surrogate(self) -> SufficientStatistics:
-        """Return the statistics E and F of the problem, linearised at the best iterate."""
+        """Return the statistics E and F of the objective, linearised at the best atoms."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
             return self.sums.with_tangent(self.best, self.proximal_weight)
@@ -241,11 +241,11 @@ class TangentStep:
 
     def result(self) -> NDArray[Any]:
         """Return the best atoms in canonical order and sign."""
-        return _ordered(self.best, self.sums)
+        return _canonical_atoms(self.best, self.sums)
 
 
-def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
-    """Sort the atoms by use; without statistics (no samples of the class) only fix their signs."""
+def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
+    """Sort atoms by use and fix their signs; without statistics (no samples) only fix signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)
@@ -253,7 +253,7 @@ def _ordered(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]
 
 
 def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:
-    """Whether each of the last steps (objective before, after) is within tol; never for tol 0."""
+    """Return whether the last steps (objective before, after) changed it by at most tol > 0."""
     last = list(steps)[-_FLAT_ITERATIONS:]
     if tol == 0 or len(last) < _FLAT_ITERATIONS:
         return False
@@ -265,7 +265,7 @@ _INITIAL_SAMPLES = 20_000
 
 
 class DFDL(ResidualClassifier):
-    """Class-specific dictionaries that reconstruct their own class well and the others badly.
+    """Classifier with dictionaries that reconstruct their own class well and the others badly.
 
     Parameters
     ----------
@@ -464,28 +464,28 @@ class DFDL(ResidualClassifier):
             raise ValueError("DFDL needs at least two classes, but y has only one class")
         if is_warm_start:
             dictionaries = list(self.dictionaries_)
-            n_nonzero = np.array([self._limit(auto) for auto in self.n_nonzero_])
+            n_nonzero = np.array([self._max_nonzero(auto) for auto in self.n_nonzero_])
         else:
-            samples = draw_samples(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
+            samples = sample_by_class(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
             dictionaries, n_nonzero = self._initialize(samples, rng, report)
             del samples
 
         # Blocks are read in every iteration: cache them on the device, or let the executor do so.
         module = load_backend(self.backend)
         cached = open_ if executor else module.cache_blocks(open_)
-        travels = executor is not None
-        if not travels:
+        on_host = executor is not None
+        if not on_host:
             dictionaries = [module.to_device(D, D.dtype) for D in dictionaries]
         executor = executor or Threads(module.count_threads(self.n_jobs))
-        units = executor.broadcast(group_blocks(cached, len(labels)))
+        groups = executor.broadcast(group_blocks(cached, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
-        steps = [self._new_step(D) for D in dictionaries]
+        steps = [self._make_step(D) for D in dictionaries]
         running = [i for i in range(n_classes) if counts[i]]
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
-            coding = self._coding(dictionaries, n_nonzero, weights, running, travels)
-            sums = reduce_statistics(executor.map(coding, units()))
+            coding = self._make_encoder(dictionaries, n_nonzero, weights, running, on_host)
+            sums = reduce_statistics(executor.map(coding, groups()))
             self._run_iterations(steps, sums, last=iteration == self.n_iter - 1)
             running = [i for i in running if not steps[i].has_converged(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
@@ -500,11 +500,11 @@ class DFDL(ResidualClassifier):
         self.n_iter_ = max(len(step.objective) for step in steps)
         return self
 
-    def _new_step(self, D: NDArray[Any]) -> PublishedStep | TangentStep:
-        return TangentStep(D) if self._checks_steps() else PublishedStep(D)
+    def _make_step(self, D: NDArray[Any]) -> PublishedStep | TangentStep:
+        return TangentStep(D) if self._uses_tangent_steps() else PublishedStep(D)
 
-    def _checks_steps(self) -> bool:
-        """Whether steps are tangent steps; for ρ = 0 there is no term to linearise."""
+    def _uses_tangent_steps(self) -> bool:
+        """Return whether tangent steps are used; for ρ = 0 there is no term to linearise."""
         return self.step == "tangent" and self.rho > 0
 
     def check_parameters(self) -> None:
@@ -522,7 +522,7 @@ class DFDL(ResidualClassifier):
     def _initialize(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """Return the initial D and L of each class, from online dictionary learning."""
+        """Return the initial dictionary D and limit L of each class, by online learning."""
         results = learn_per_class(
             samples,
             rng,
@@ -533,24 +533,24 @@ class DFDL(ResidualClassifier):
             stage="initialise",
             report=report,
         )
-        n_nonzero = [self._limit(max(1, round(result.mean_nonzero))) for result in results]
+        n_nonzero = [self._max_nonzero(max(1, round(result.mean_nonzero))) for result in results]
         return [result.atoms for result in results], np.array(n_nonzero)
 
-    def _limit(self, auto: int) -> int:
-        """Return L: the estimate with "auto", else the parameter."""
+    def _max_nonzero(self, auto: int) -> int:
+        """Return the maximum number L of atoms per sample: `auto`, or the parameter if set."""
         return int(auto) if self.n_nonzero == "auto" else int(self.n_nonzero)
 
-    def _coding(
+    def _make_encoder(
         self,
         dictionaries: list[Any],
         n_nonzero: NDArray[np.int64],
         weights: NDArray[np.float64],
         running: list[int],
-        travels: bool,
+        on_host: bool,
     ) -> ClassEncoder:
         """Return the encoder for the unconverged classes."""
         active = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        return ClassEncoder(self.backend, active, weights, self._checks_steps(), travels)
+        return ClassEncoder(self.backend, active, weights, self._uses_tangent_steps(), on_host)
 
     def _run_iterations(
         self,

@@ -1,8 +1,8 @@
 """Fisher discrimination dictionary learning (FDDL).
 
 FDDL learns one dictionary D of unit-norm atoms with parts D_1 … D_c, one per class, and the codes S
-of all samples. S_i are the codes of class i, and S_i^j their part over D_j. Each class is to be
-represented by its own part. Its codes are to be close together and far from those of the others:
+of all samples. S_i are the codes of class i, and S_i^j their coefficients over D_j. The objective
+favours codes that use the part of their own class, are close within and distant between classes:
 
     min_{D, S}  ½ Σ_i ( ‖Y_i − S_i D‖² + ‖Y_i − S_i^i D_i‖² + Σ_{j≠i} ‖S_i^j D_j‖² )
                 + λ₁‖S‖₁ + ½λ₂ ( tr S_W − tr S_B + ‖S‖² )
@@ -38,7 +38,7 @@ from ..utils.array_schema import ArraySpec
 from ..utils.parallel import single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
+from .class_dictionaries import learn_class_dictionaries, make_rng, validate_labelled_data
 from .patch_classifier import (
     BlockEncoder,
     DistanceContributions,
@@ -54,7 +54,7 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes
 
 
 class FDDL(ResidualClassifier):
-    """Dictionary with class-specific parts whose codes discriminate between the classes.
+    """Classifier by a dictionary with class-specific parts and Fisher discriminative codes.
 
     FDDL predicts the class with the smallest distance d_i. "global" codes a sample over all of D,
     min_s ½‖y − sD‖² + penalty·‖s‖₁, with d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖². "local" codes it over
@@ -148,7 +148,7 @@ class FDDL(ResidualClassifier):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, classes, labels = check_labelled(self, X, y)
+        samples, classes, labels = validate_labelled_data(self, X, y)
         initial = learn_class_dictionaries(
             samples,
             labels,
@@ -200,7 +200,7 @@ class FDDL(ResidualClassifier):
         return D, objective
 
     def _code(self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]) -> None:
-        """Improve the codes for D, in place."""
+        """Refine the codes for the dictionary D, in place."""
         weight = float(self.fisher_weight)
         with single_blas_thread():
             H = curvature(D, len(codes.group_sizes), weight)
@@ -214,7 +214,7 @@ class FDDL(ResidualClassifier):
     def _sums(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return E, F and the objective."""
+        """Return the statistics E and F, and the objective."""
         E, Q, l1 = codes.sums(Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms))
         F = Q + class_blocks(Q, len(codes.group_sizes))
         sizes, means = codes.group_sizes, codes.means
@@ -232,7 +232,7 @@ class FDDL(ResidualClassifier):
             return self._open_local_coder()
         code_over_all = super()._open_coder(D, atom_classes)
         m, w = self.code_means_, float(self.mean_weight)
-        m = m[:, self._is_active] if self.disabled_atoms_ else m
+        m = m[:, self._active_rows] if self.disabled_atoms_ else m
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             S, residuals, n_unfinished = code_over_all(Y)
@@ -245,9 +245,11 @@ class FDDL(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute r_i² + w‖s − m_i‖² to atoms: residual contributions plus w(s_j² − 2 s_j m_ij).
+        """Attribute the distances r_i² + w‖s − m_i‖² to atoms.
 
-        The constant w‖m_i‖² is the rest. With decision="local" all is the rest.
+        The contribution of an atom is that to the residual, plus w(s_j² − 2 s_j m_ij).
+
+        The rest is the constant w‖m_i‖², or the whole distance with decision="local".
 
         Parameters
         ----------
@@ -295,7 +297,7 @@ class FDDL(ResidualClassifier):
         return super().disable_atoms(off)
 
     def _open_local_coder(self) -> BlockEncoder:
-        """Return the encoder over each D_i alone.
+        """Return the encoder that codes samples over each D_i separately.
 
         With √w·I appended to D_i and √w·m to y, the term ½w‖s − m‖² is part of the fit.
         """
@@ -324,7 +326,7 @@ class FDDL(ResidualClassifier):
 
 
 def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
-    """Return H, including the 2λ₂ of the Fisher criterion on its diagonal."""
+    """Return the curvature H, with the 2λ₂ of the Fisher criterion added to its diagonal."""
     G = D @ D.T
     ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
     H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
@@ -332,16 +334,17 @@ def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[
 
 
 def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
-    """Return C with ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖².
+    """Return the coupling C of the class means, (n_classes, n_classes).
 
-    The gradient of this term for a sample of class i is (C·m)_i.
+    It satisfies ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖². The gradient of this term
+    for a sample of class i is (C·m)_i.
     """
     fractions = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
     return fisher_weight * (fractions - 2 * np.eye(len(sizes)))
 
 
 def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
-    """Return a copy with 0 wherever row and column belong to different classes."""
+    """Return a copy of a matrix of atom pairs with 0 for atoms of different classes."""
     k = len(matrix) // n_classes
     blocks = np.zeros_like(matrix)
     for i in range(n_classes):
@@ -359,7 +362,7 @@ def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> ND
 def _in_canonical_order(
     D: NDArray[Any], codes: FistaCodes
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Sort the atoms by use and fix their signs, with the mean codes in the same order."""
+    """Return D sorted by use with fixed signs, and the mean codes in the same order."""
     means, n_classes = codes.means, len(codes.group_sizes)
     k = len(D) // n_classes
     ends = np.cumsum(codes.group_sizes)

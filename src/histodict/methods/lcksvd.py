@@ -46,7 +46,7 @@ _DECISIONS = ("classifier", "residual")
 
 
 class LCKSVD(ResidualClassifier):
-    """Dictionary that is learnt together with a linear classifier of its codes.
+    """Classifier by a dictionary that is learnt together with a linear classifier of its codes.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class LCKSVD(ResidualClassifier):
         dictionary (LC-KSVD2).
     label_weight : float, default=0.001
         Weight of the term that associates atoms with classes (α). The target of a sample has
-        n_atoms ones, so the term is weighed as α·n_atoms against the squared norm of the sample.
+        n_atoms ones, so its squared norm in the objective is α·n_atoms.
     classifier_weight : float, default=0.5
         Weight of the term of the classifier (β), for variant 2.
     n_nonzero : int, default=30
@@ -163,7 +163,7 @@ class LCKSVD(ResidualClassifier):
         report: Callback,
     ) -> LCKSVD:
         H = np.eye(len(classes), dtype=Y.dtype)[labels]
-        weight = self._weight_of_labels()
+        weight = self._label_weight()
 
         def on_progress(done: int, total: int, objective: float) -> None:
             report(Progress("train", done, total, (objective,)))
@@ -171,7 +171,7 @@ class LCKSVD(ResidualClassifier):
         initial = self._initialize(Y, H, weight, rng, report)
         report(Progress("train", 0, self.n_iter))
         result = learn_ksvd(
-            _stack(Y, H, weight),
+            _append_labels(Y, H, weight),
             len(classes) * self.n_atoms,
             self.n_nonzero,
             rng,
@@ -182,12 +182,12 @@ class LCKSVD(ResidualClassifier):
             backend=self.backend,
             callback=on_progress,
         )
-        D, W, norms = _unstack(result.atoms, Y, weight)
+        D, W, norms = _split_atoms(result.atoms, Y, weight)
         S = result.codes
         S.data *= norms[S.indices]
-        if not self._joint_classifier():
+        if not self._learns_classifier_jointly():
             with single_blas_thread():
-                W = _regress(S, H)
+                W = _fit_linear_classifier(S, H)
         D, W = _order_atoms(D, W, S, len(classes))
         self.classes_ = classes
         self.dictionaries_ = D.reshape(len(classes), self.n_atoms, -1)
@@ -211,13 +211,13 @@ class LCKSVD(ResidualClassifier):
         if self.decision not in _DECISIONS:
             raise ValueError(f"decision must be one of {_DECISIONS}, not {self.decision!r}")
 
-    def _joint_classifier(self) -> bool:
-        """Whether W is learnt together with D; else it is regressed on the final codes."""
+    def _learns_classifier_jointly(self) -> bool:
+        """Return whether W is learnt together with D, or else regressed on the final codes."""
         return self.variant == 2 and self.classifier_weight > 0
 
-    def _weight_of_labels(self) -> float:
+    def _label_weight(self) -> float:
         """Return α·n_atoms + β, the weight of the labels in the shorter rows."""
-        classifier_weight = self.classifier_weight if self._joint_classifier() else 0.0
+        classifier_weight = self.classifier_weight if self._learns_classifier_jointly() else 0.0
         return float(self.label_weight * self.n_atoms + classifier_weight)
 
     def _initialize(
@@ -252,8 +252,8 @@ class LCKSVD(ResidualClassifier):
         if weight == 0:
             return D
         with single_blas_thread():
-            W = _regress(self._code(D, Y), H)
-        return normalize(_stack(D, W, weight))
+            W = _fit_linear_classifier(self._code(D, Y), H)
+        return normalize(_append_labels(D, W, weight))
 
     def _code(self, D: NDArray[Any], Y: NDArray[Any]) -> csr_array:
         return encode_omp(D, Y, self.n_nonzero, n_jobs=self.n_jobs, backend=self.backend)
@@ -280,8 +280,8 @@ class LCKSVD(ResidualClassifier):
         samples = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         D, _ = self._active_atoms()
         S = self._code(D, samples.astype(D.dtype, copy=False))
-        W = self.classifier_[self._is_active] if self.disabled_atoms_ else self.classifier_
-        return self._over_all(S), -(S @ W).astype(np.float64)
+        W = self.classifier_[self._active_rows] if self.disabled_atoms_ else self.classifier_
+        return self._expand_codes(S), -(S @ W).astype(np.float64)
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
@@ -324,20 +324,19 @@ class LCKSVD(ResidualClassifier):
         return self.encode(X)[1]
 
 
-def _stack(left: NDArray[Any], right: NDArray[Any], weight: float) -> NDArray[Any]:
-    """Return [left √weight·right], or left for weight 0, which is plain K-SVD."""
+def _append_labels(left: NDArray[Any], right: NDArray[Any], weight: float) -> NDArray[Any]:
+    """Return the matrix [left √weight·right], or `left` for weight 0 (plain K-SVD)."""
     if weight == 0:
         return left
     return np.hstack([left, (np.sqrt(weight) * right).astype(left.dtype)])
 
 
-def _unstack(
+def _split_atoms(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Split atoms [d √weight·w] into unit-norm D, the rescaled W and the norms of d.
 
-    If d is within rounding error of zero it has no direction. The atom is then set to zero, and no
-    code uses it.
+    If d is zero up to rounding errors, its atom is set to zero, so that no code uses it.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)
@@ -350,8 +349,8 @@ def _unstack(
     return tuple(array.astype(Y.dtype) for array in (scale * D, scale * W, norms))
 
 
-def _regress(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
-    """Return W = argmin ‖H − SW‖² + ridge·‖W‖²."""
+def _fit_linear_classifier(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
+    """Fit W by ridge regression: W = argmin ‖H − SW‖² + ridge·‖W‖²."""
     S = S.astype(np.float64)
     F = (S.T @ S).toarray()
     # The ridge is negligible for large codes: keep the system solvable in double precision.
@@ -362,7 +361,7 @@ def _regress(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
 def _order_atoms(
     D: NDArray[Any], W: NDArray[Any], S: csr_array, n_classes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Sort the atoms of each class by use and fix their signs, with the rows of W."""
+    """Return D and W with the atoms of each class sorted by use and their signs fixed."""
     uses = np.bincount(S.indices, minlength=len(D))
     sign_balance = np.bincount(S.indices, np.sign(S.data), minlength=len(D))
     by_class = (np.split(values, n_classes) for values in (np.hstack([D, W]), uses, sign_balance))

@@ -1,14 +1,15 @@
 """Simple baseline classifiers of patch vectors.
 
-They are strong on learned feature vectors, and serve as a reference for dictionary methods.
+They are accurate on feature vectors of trained encoders, and serve as a reference for dictionary
+methods.
 
 | class | distance of a patch to a class |
 |---|---|
-| NearestMeanClassifier | squared, to the class mean of centred unit vectors (SimpleShot) |
-| LogisticPatchClassifier | −log of the probability by multinomial logistic regression |
-| NearestPatchClassifier | 1 − fraction of the class among the k nearest patches by cosine |
+| NearestMeanClassifier | squared, to the class mean, after centring to unit norm (SimpleShot) |
+| LogisticPatchClassifier | −log of the class probability by multinomial logistic regression |
+| NearestPatchClassifier | 1 − fraction of the class among the k patches with the largest cosine |
 
-The code of a patch is its negative distances, so that pooled codes are defined.
+The code of a patch consists of its negative distances, for aggregators that need codes.
 
 References: Wang, Chao, Weinberger, van der Maaten, "SimpleShot: revisiting nearest-neighbor
 classification for few-shot learning", 2019; Hastie, Tibshirani, Friedman, "The elements of
@@ -33,12 +34,12 @@ from ..utils.array_schema import CLASS_INDICES, UNIT_VECTORS, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, make_rng
+from .class_dictionaries import make_rng, validate_labelled_data
 from .patch_classifier import PatchClassifier
 
 
-class _Head(PatchClassifier):
-    """Base class that computes `_distances` of a subclass block by block."""
+class _DistanceClassifier(PatchClassifier):
+    """Base class of classifiers whose subclasses compute `_distances` of a block of samples."""
 
     code_length = "classes"
 
@@ -54,14 +55,14 @@ class _Head(PatchClassifier):
 
     @property
     def n_codes_(self) -> int:
-        """Length of a code, which is the number of classes."""
+        """Length of a code: the number of classes."""
         return len(self.classes_)
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
         raise NotImplementedError
 
 
-class NearestMeanClassifier(_Head):
+class NearestMeanClassifier(_DistanceClassifier):
     """Classifier by the nearest class mean of centred unit vectors.
 
     Parameters
@@ -97,7 +98,7 @@ class NearestMeanClassifier(_Head):
         return tags
 
     def check_parameters(self) -> None:
-        """Do nothing: no parameter can be invalid."""
+        """Do nothing, as the classifier has no parameter that can be invalid."""
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
@@ -118,7 +119,7 @@ class NearestMeanClassifier(_Head):
         NearestMeanClassifier
             Fitted estimator.
         """
-        samples, self.classes_, labels = check_labelled(self, X, y)
+        samples, self.classes_, labels = validate_labelled_data(self, X, y)
         callback(Progress("train", 0, 1))
         self.centre_ = samples.mean(axis=0)
         unit = normalize(samples - self.centre_)
@@ -133,7 +134,7 @@ class NearestMeanClassifier(_Head):
         )
 
 
-class LogisticPatchClassifier(_Head):
+class LogisticPatchClassifier(_DistanceClassifier):
     """Logistic regression on patch vectors with balanced class weights.
 
     Parameters
@@ -195,7 +196,7 @@ class LogisticPatchClassifier(_Head):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, self.classes_, labels = check_labelled(self, X, y)
+        samples, self.classes_, labels = validate_labelled_data(self, X, y)
         callback(Progress("train", 0, 1))
         scaler = StandardScaler() if self.standardise else None
         with single_blas_thread():
@@ -218,7 +219,7 @@ class LogisticPatchClassifier(_Head):
         return np.log(np.exp(values).sum(axis=1, keepdims=True)) - values
 
 
-class NearestPatchClassifier(_Head):
+class NearestPatchClassifier(_DistanceClassifier):
     """Nearest-neighbour classifier of patch vectors by cosine.
 
     Parameters
@@ -294,7 +295,7 @@ class NearestPatchClassifier(_Head):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, self.classes_, labels = check_labelled(self, X, y)
+        samples, self.classes_, labels = validate_labelled_data(self, X, y)
         callback(Progress("train", 0, 1))
         rng = make_rng(self.random_state)
         chosen = [

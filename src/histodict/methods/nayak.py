@@ -37,7 +37,7 @@ from ..utils.array_schema import UNIT_VECTORS, ArraySpec
 from ..utils.parallel import map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, make_rng
+from .class_dictionaries import make_rng, validate_labelled_data
 from .patch_classifier import PatchClassifier
 
 # ε as a fraction of the mean eigenvalue of A. On tissue, values between 0.01 and 1 best predict the
@@ -49,10 +49,10 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of exact codes
 
 
 class Nayak(PatchClassifier):
-    """Linear SVM on the codes of one dictionary for all classes.
+    """Classifier by a linear SVM on the codes of one dictionary for all classes.
 
-    Distances are the negative scores of one-versus-rest SVMs. For two classes d_0 − d_1 is the
-    score.
+    Distances are the negative scores of one-versus-rest SVMs. For two classes the score is
+    d_0 − d_1.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Nayak(PatchClassifier):
     n_coding_steps : int, default=20
         Gradient steps per coding (q), which starts from the codes of the previous round.
     encoder : {"fast", "exact"}, default="fast"
-        "fast" takes s = yW. "exact" minimises the objective for y, as in training.
+        "fast" computes s = yW. "exact" minimises the objective for y, as in training.
     svm_cost : float, default=0.01
         Weight of margin violations in the SVM (its C).
     random_state : int, RandomState instance or None, default=None
@@ -148,7 +148,7 @@ class Nayak(PatchClassifier):
             Fitted estimator.
         """
         self.check_parameters()
-        Y, classes, labels = check_labelled(self, X, y)
+        Y, classes, labels = validate_labelled_data(self, X, y)
         Y = np.ascontiguousarray(Y)
         rng = make_rng(self.random_state)
         D = learn_online(
@@ -161,8 +161,8 @@ class Nayak(PatchClassifier):
             callback=lambda done, total: callback(Progress("initialise", done, total)),
         ).atoms
         D, W, objective = self._train(D, Y, callback)
-        codes = np.concatenate([S for S, _ in self._codes(Y, D, W)])
-        weights, bias = _fit_svm(_rectified(codes), labels, float(self.svm_cost))
+        codes = np.concatenate([S for S, _ in self._encode_blocks(Y, D, W)])
+        weights, bias = _fit_svm(_positive_and_negative_parts(codes), labels, float(self.svm_cost))
         self.classes_ = classes
         self.dictionary_, self.encoder_ = D, W
         self.svm_weights_, self.svm_bias_ = weights, bias
@@ -188,8 +188,8 @@ class Nayak(PatchClassifier):
         self.check_parameters()
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         codes, distances, n_unfinished = [], [], 0
-        for S, missed in self._codes(samples, self.dictionary_, self.encoder_):
-            scores = _rectified(S) @ self.svm_weights_.T + self.svm_bias_
+        for S, missed in self._encode_blocks(samples, self.dictionary_, self.encoder_):
+            scores = _positive_and_negative_parts(S) @ self.svm_weights_.T + self.svm_bias_
             distances.append(-scores if scores.shape[1] > 1 else scores * [0.5, -0.5])
             codes.append(csr_array(S))
             n_unfinished += missed
@@ -213,7 +213,7 @@ class Nayak(PatchClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], report: Callback
     ) -> tuple[NDArray[Any], NDArray[Any], list[float]]:
-        """Return D, W and the objective values; the first codes are computed without W."""
+        """Return the trained D and W, and the objective after each round."""
         module = load_backend(self.backend)
         codes = FistaCodes([len(Y)], len(D), Y.dtype, self.n_jobs)
         samples = EncoderStatistics.from_samples(Y, self.n_jobs)
@@ -236,14 +236,14 @@ class Nayak(PatchClassifier):
     def _code(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any], W: NDArray[Any], weight: float
     ) -> None:
-        """Improve the codes S for D and W, in place; `weight` 0 ignores the prediction YW."""
-        H, P = quadratic(D, W, weight)
+        """Refine the codes S for D and W, in place; `weight` 0 ignores the prediction YW."""
+        H, P = coding_problem(D, W, weight)
         codes.improve(H, lambda b: Y[b.rows] @ P, float(self.penalty), self.n_coding_steps)
 
-    def _codes(
+    def _encode_blocks(
         self, X: NDArray[Any], D: NDArray[Any], W: NDArray[Any]
     ) -> Iterator[tuple[NDArray[Any], int]]:
-        """Yield per block the dense codes and the number of samples that missed the tolerance."""
+        """Yield the dense codes of each block and the number of samples that did not converge."""
         if self.encoder == "fast":
             return map_blocks(
                 lambda rows: (X[rows].astype(D.dtype) @ W, 0), row_blocks(len(X)), self.n_jobs
@@ -263,7 +263,7 @@ class Nayak(PatchClassifier):
 
 @dataclass(frozen=True)
 class EncoderStatistics:
-    """Statistics of the samples for the encoder and the objective.
+    """Sufficient statistics of the samples for fitting the encoder and for the objective.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class EncoderStatistics:
         return cls(A, _RIDGE * float(np.trace(A)) / len(A) or 1.0)
 
     def encoder(self, E: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return W = (A + εI)⁻¹Eᵀ."""
+        """Return the encoder W = (A + εI)⁻¹Eᵀ, (n_features, n_atoms)."""
         with single_blas_thread():
             factor = cho_factor(self.A + self.ridge * np.eye(len(self.A)))
             W: NDArray[np.float64] = cho_solve(factor, E.T)
@@ -292,7 +292,7 @@ class EncoderStatistics:
     def objective(
         self, D: NDArray[Any], W: NDArray[Any], E: NDArray[np.float64], F: NDArray[np.float64]
     ) -> float:
-        """Return the objective without the penalty of the codes."""
+        """Return the objective without the l1 penalty of the codes."""
         with single_blas_thread():
             AW = self.A @ W + self.ridge * W
             G = (D @ D.T).astype(np.float64)
@@ -301,18 +301,20 @@ class EncoderStatistics:
         return float(fit + prediction) / 2
 
 
-def quadratic(D: NDArray[Any], W: NDArray[Any], weight: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return H and P of the coding problem ½ s H sᵀ − yP sᵀ: DDᵀ + I and Dᵀ + W for weight 1."""
+def coding_problem(
+    D: NDArray[Any], W: NDArray[Any], weight: float
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return H = DDᵀ + weight·I and P = Dᵀ + weight·W of the problem ½ s H sᵀ − yP sᵀ."""
     w = np.asarray(weight, D.dtype)
     with single_blas_thread():
         return D @ D.T + w * np.eye(len(D), dtype=D.dtype), np.ascontiguousarray(D.T + w * W)
 
 
-def _rectified(S: NDArray[Any]) -> NDArray[Any]:
-    """Return max(s, 0) and max(−s, 0), concatenated.
+def _positive_and_negative_parts(S: NDArray[Any]) -> NDArray[Any]:
+    """Return the positive parts max(s, 0) and negative parts max(−s, 0), concatenated.
 
-    In tissue an atom occurs about as often with either contrast. A score linear in s therefore
-    cancels out, and a score of |s| does not distinguish the two signs.
+    In tissue an atom occurs about as often with positive as with negative sign. A mean of scores
+    linear in s is therefore about 0, and scores of |s| do not distinguish the signs.
     """
     return np.hstack([np.maximum(S, 0), np.maximum(-S, 0)])
 
@@ -320,7 +322,7 @@ def _rectified(S: NDArray[Any]) -> NDArray[Any]:
 def _fit_svm(
     features: NDArray[Any], labels: NDArray[np.int64], cost: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return weights and intercepts of a linear SVM on scaled features, with balanced classes."""
+    """Return weights and intercepts of a linear SVM on scaled features, with class weights."""
     # Not centred: at least half of the features are 0, and the solver skips zeros.
     scaler = StandardScaler(with_mean=False).fit(features.astype(np.float64))
     svm = LinearSVC(C=cost, dual=False, class_weight="balanced", tol=1e-3)

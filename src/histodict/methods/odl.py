@@ -4,8 +4,8 @@ For each class, with samples Y and unit-norm atoms:
 
     min_{D, S}  ½‖Y − SD‖² + penalty·‖S‖₁
 
-DFDL starts from these dictionaries. ODL is therefore the baseline that shows what the
-discriminative term of DFDL contributes.
+DFDL starts from these dictionaries. ODL is therefore the baseline for the discriminative term of
+DFDL.
 
 Reference: Mairal, Bach, Ponce, Sapiro, "Online learning for matrix factorization and sparse
 coding", JMLR 2010.
@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike
 
 from ..utils.progress import Callback, no_callback
 from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, learn_class_dictionaries, make_rng
+from .class_dictionaries import learn_class_dictionaries, make_rng, validate_labelled_data
 from .patch_classifier import ResidualClassifier
 
 
 class ODL(ResidualClassifier):
-    """Class-specific dictionaries that reconstruct their own class well.
+    """Classifier with dictionaries that reconstruct their own class well.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class ODL(ResidualClassifier):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, classes, labels = check_labelled(self, X, y)
+        samples, classes, labels = validate_labelled_data(self, X, y)
         results = learn_class_dictionaries(
             samples,
             labels,

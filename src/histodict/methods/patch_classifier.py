@@ -54,7 +54,7 @@ class DistanceContributions:
     Attributes
     ----------
     by_class : contributions of the atoms to the distance, (n_samples, n_codes) for each class
-    rest : (n_samples, n_classes), the part that is attributed to no atom
+    rest : (n_samples, n_classes), part of the distances that is not attributed to atoms
     """
 
     by_class: list[csr_array]
@@ -64,7 +64,7 @@ class DistanceContributions:
     def from_distances(
         cls, by_class: list[csr_array], distances: NDArray[np.float64], base: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Build the contributions, with rest = distances − base − Σ by_class; base (n_samples,)."""
+        """Return contributions with rest = distances − base − Σ by_class; base (n_samples,)."""
         attributed = np.stack([np.asarray(part.sum(axis=1)).ravel() for part in by_class], axis=1)
         return cls(by_class, distances - base[:, None] - attributed)
 
@@ -92,12 +92,12 @@ def squared_residual_contributions(D: NDArray[Any], Y: NDArray[Any], S: csr_arra
 
 
 def scaled_rows(parts: csr_array, scale: NDArray[np.float64]) -> csr_array:
-    """Multiply each row by the number in `scale`."""
+    """Return the matrix with row i multiplied by scale[i]."""
     return csr_array(parts.multiply(scale[:, None]))
 
 
 def pad_columns(parts: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
-    """Place the columns at the indices `columns` of a matrix with n_columns, zero elsewhere."""
+    """Return a matrix of n_columns with these columns at the indices `columns`, else zero."""
     narrow = csr_array(parts)
     wide = narrow.data, columns[narrow.indices], narrow.indptr
     return csr_array(wide, shape=(narrow.shape[0], n_columns))
@@ -164,7 +164,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the distances to the classes, as in `encode`.
+        """Return the distances to the classes without the codes.
 
         Parameters
         ----------
@@ -180,9 +180,9 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute distances to atoms.
+        """Attribute the distances to the classes to the atoms.
 
-        A method without such an attribution returns all of it as the rest.
+        Methods without such an attribution return the distances as the rest.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms and their classes; available if `has_class_atoms`.
+        """Return the atoms and their class indices; available if `has_class_atoms`.
 
         Returns
         -------
@@ -288,7 +288,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Probabilities, whose order is that of the distances.
+            Probabilities; a smaller distance gives a larger probability.
         """
         distances = self.distances(X)
         closeness = np.exp(distances.min(axis=1, keepdims=True) - distances)
@@ -330,7 +330,7 @@ class ResidualClassifier(PatchClassifier):
         return tags
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms, class by class, and their classes.
+        """Return the atoms, sorted by class, and their class indices.
 
         Returns
         -------
@@ -360,7 +360,7 @@ class ResidualClassifier(PatchClassifier):
         """
         codes, residuals, missed = zip(*self._encode_blocks(X, lambda code: code), strict=True)
         warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
-        return self._over_all(vstack(codes, format="csr")), np.concatenate(residuals)
+        return self._expand_codes(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the class residuals r_i = ‖y − δ_i(s)D‖.
@@ -448,7 +448,7 @@ class ResidualClassifier(PatchClassifier):
         return changed
 
     @property
-    def _is_active(self) -> NDArray[np.int64]:
+    def _active_rows(self) -> NDArray[np.int64]:
         """Indices of the active atoms."""
         return np.delete(np.arange(len(self.labelled_atoms()[0])), list(self.disabled_atoms_))
 
@@ -456,19 +456,19 @@ class ResidualClassifier(PatchClassifier):
         D, atom_classes = self.labelled_atoms()
         if not self.disabled_atoms_:
             return D, atom_classes
-        return np.ascontiguousarray(D[self._is_active]), atom_classes[self._is_active]
+        return np.ascontiguousarray(D[self._active_rows]), atom_classes[self._active_rows]
 
-    def _over_all(self, codes: csr_array) -> csr_array:
-        """Expand codes over the active atoms to codes over all atoms."""
-        return pad_columns(codes, self._is_active, self.n_codes_) if self.disabled_atoms_ else codes
+    def _expand_codes(self, S: csr_array) -> csr_array:
+        """Return codes over all atoms from codes over the active atoms."""
+        return pad_columns(S, self._active_rows, self.n_codes_) if self.disabled_atoms_ else S
 
     def _encode_blocks(
         self, X: ArrayLike, choose: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
-        """Yield the result of the chosen part of the encoder for each block of X."""
+        """Yield the results of a function of blocks of X; `choose` gets it from the encoder."""
         check_is_fitted(self)
         module = load_backend(self.backend)
-        D, code = self._opened()
+        D, code = self._get_encoder()
         work = choose(code)
         # The device checks for NaN itself, which saves one pass over the samples on the host.
         finds_nan = module.FINDS_NAN and isinstance(code, LassoEncoder)
@@ -485,20 +485,20 @@ class ResidualClassifier(PatchClassifier):
             validate_data(self, samples, **options)  # raises a more specific error
             raise
 
-    def _opened(self) -> tuple[NDArray[Any], BlockEncoder]:
-        """Return the active atoms and their encoder, from the cache if nothing changed."""
+    def _get_encoder(self) -> tuple[NDArray[Any], BlockEncoder]:
+        """Return the active atoms and their encoder, from the cache if neither has changed."""
         fitted = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
         settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.disabled_atoms_}
         D, atom_classes = self._active_atoms()
         others = [array for array in fitted if not np.may_share_memory(array, D)]
         source = [D, atom_classes, *others]
-        opened = _OPENED.get(fitted)
-        if opened is None or not opened.is_of(settings, source):
+        opened = _ENCODER_CACHE.get(fitted)
+        if opened is None or not opened.is_valid_for(settings, source):
             source = [array.copy() for array in source]
             with single_blas_thread():
                 code = self._open_coder(*source[:2])
-            opened = _Opened(settings, source, code)
-            _OPENED.put(fitted, opened)
+            opened = _CachedEncoder(settings, source, code)
+            _ENCODER_CACHE.put(fitted, opened)
         return opened.source[0], opened.code
 
     @property
@@ -507,55 +507,55 @@ class ResidualClassifier(PatchClassifier):
         return len(self.labelled_atoms()[0])
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
-        """Return the encoder of a block, here for l1 codes; it must not reference `self`."""
+        """Return a function that encodes a block, by l1 codes; it must not reference `self`."""
         penalty = check_number("penalty", self.penalty, above=True)
         return LassoEncoder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """Encoder of an estimator, with copies of the settings and arrays it was built from."""
+class _CachedEncoder:
+    """Cached encoder of an estimator, with copies of the settings and arrays it depends on."""
 
     settings: dict[str, Any]
     source: list[NDArray[Any]]
     code: BlockEncoder
 
-    def is_of(self, settings: dict[str, Any], source: list[NDArray[Any]]) -> bool:
+    def is_valid_for(self, settings: dict[str, Any], source: list[NDArray[Any]]) -> bool:
         return settings == self.settings and all(map(np.array_equal, source, self.source))
 
 
 class _EncoderCache:
     """Cache of encoders, keyed by the fitted arrays and valid for their lifetime.
 
-    Images are predicted one by one, and computing the Gram matrix of many atoms takes longer than
-    encoding an image. The cache is not an attribute of the estimator because predicting must not
-    change the estimator, and because its copies share the same arrays.
+    Computing the Gram matrix of many atoms takes longer than encoding an image. The cache is not an
+    attribute of the estimator because predictions must not change the estimator, and because copies
+    of the estimator share its arrays.
     """
 
     def __init__(self) -> None:
-        self._cached: dict[tuple[int, ...], tuple[_Opened, list[ref[NDArray[Any]]]]] = {}
+        self._cached: dict[tuple[int, ...], tuple[_CachedEncoder, list[ref[NDArray[Any]]]]] = {}
 
     def __len__(self) -> int:
         return len(self._cached)
 
-    def get(self, fitted: list[NDArray[Any]]) -> _Opened | None:
+    def get(self, fitted: list[NDArray[Any]]) -> _CachedEncoder | None:
         entry = self._cached.get(tuple(map(id, fitted)))
         return entry[0] if entry else None
 
-    def put(self, fitted: list[NDArray[Any]], opened: _Opened) -> None:
+    def put(self, fitted: list[NDArray[Any]], opened: _CachedEncoder) -> None:
         key, cache = tuple(map(id, fitted)), self._cached
         self._cached[key] = opened, [ref(array, lambda _: cache.pop(key, None)) for array in fitted]
 
 
-_OPENED = _EncoderCache()
+_ENCODER_CACHE = _EncoderCache()
 
 
 class NotFiniteError(ValueError):
-    """Error for samples that contain NaN or infinity."""
+    """Exception raised for samples that contain NaN or infinity."""
 
 
 class LassoEncoder:
-    """Lasso codes of blocks of samples over all atoms, and their class residuals."""
+    """Function that returns the lasso codes and class residuals of a block of samples."""
 
     def __init__(
         self,
@@ -570,7 +570,7 @@ class LassoEncoder:
         self._D, self._atom_classes, self._n_classes = D, atom_classes, n_classes
 
     def __call__(self, Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-        """Return codes, class residuals and the number of samples that missed the tolerance."""
+        """Return codes, class residuals and the number of samples that did not converge."""
         on_device = self._to_device(Y)
         S, n_unfinished = self._coder.code(on_device)
         residuals = self._module.class_residuals(
@@ -579,7 +579,7 @@ class LassoEncoder:
         return S, residuals, n_unfinished
 
     def residuals(self, Y: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
-        """Return the class residuals and the number of samples that missed the tolerance."""
+        """Return the class residuals and the number of samples that did not converge."""
         residuals, n_unfinished = self._coder.residuals(
             self._to_device(Y), self._atom_classes, self._n_classes
         )
@@ -595,5 +595,5 @@ class LassoEncoder:
 def _residuals_only(
     code: BlockEncoder,
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
-    """Return a function that computes residuals and misses of a block without the codes."""
+    """Return a function of a block that returns its residuals and number not converged."""
     return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]

@@ -1,8 +1,7 @@
 """Registry of the methods, with their input features and default parameters.
 
-A method classifies patch vectors, or one feature vector of the whole image (`features`). Where the
-paper of a method defines how patch predictions are aggregated to an image score, `aggregation`
-names the aggregator.
+A method classifies patch vectors, or one feature vector of the whole image (`features`). If the
+paper of a method defines how patch predictions are aggregated, `aggregation` is that aggregator.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ class MethodSpec:
 
     @property
     def is_patch_level(self) -> bool:
-        """Whether the method classifies patches, which gives a map, or else whole images."""
+        """Whether the method classifies patches rather than whole images."""
         return self.features is None
 
     @property
     def uses_patch_features(self) -> bool:
-        """Whether the method uses patch vectors, or their mean."""
+        """Whether the method uses patch vectors or their mean over the image."""
         return self.features in (None, MEAN_VECTOR)
 
     @property
@@ -77,7 +76,7 @@ class MethodSpec:
         Parameters
         ----------
         parameters : parameters of the method
-        common : parameters common to methods (seed, threads); those it does not have are ignored
+        common : parameters of many methods (seed, threads); ignored if the method lacks them
         """
         estimator = self.load_class()(**parameters)
         known = estimator.get_params()
@@ -199,6 +198,6 @@ METHODS: dict[str, MethodSpec] = {
 
 
 def get_method(name: str) -> MethodSpec:
-    """Return the specification of a method by its name."""
+    """Return the specification of a method by name; raise ValueError for unknown names."""
     check_choice("method", name, METHODS)
     return METHODS[name]

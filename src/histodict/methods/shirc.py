@@ -31,10 +31,9 @@ from .src import ExemplarClassifier
 
 
 class SHIRC(ExemplarClassifier):
-    """Joint sparse representation of colour channels; predicts the class of least residual.
+    """Classifier by joint sparse representation of the colour channels by training samples.
 
-    A row of X holds the planes of its channels one after another, as the patch vectors of histodict
-    do.
+    A row of X contains the planes of its channels one after another, as patch vectors of pixels do.
 
     Parameters
     ----------
@@ -85,7 +84,7 @@ class SHIRC(ExemplarClassifier):
 
     @property
     def n_codes_(self) -> int:
-        """Length of a code; channel c of atom j has the index j · n_channels + c."""
+        """Length of a code, in which channel c of atom j has the index j · n_channels + c."""
         return len(self.atoms_) * self.n_channels
 
     @property
@@ -115,31 +114,31 @@ class SHIRC(ExemplarClassifier):
             )
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
-        """Return the encoder of a block, which scales samples to unit norm."""
+        """Return a function that encodes a block of samples, scaled to unit norm."""
         self.check_parameters()
         self.check_features(D.shape[1])
         module = load_backend(self.backend)
-        D_c = _split(D, self.n_channels)
+        D_c = _split_channels(D, self.n_channels)
         # Classical selection: order-recursive selection gives smaller residuals, but its class
         # residuals did not separate tissue classes better, and separated some worse.
         coder = module.JointCoder(D_c, self.n_nonzero, tol=0.0, order_recursive=False)
         n_channels, n_classes = self.n_channels, len(self.classes_)
 
         def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-            Y_c = _split(normalize(Y), n_channels)
+            Y_c = _split_channels(normalize(Y), n_channels)
             S, _ = coder.code(Y_c)
             squares = sum(
                 module.class_residuals(*channel, atom_classes, n_classes) ** 2
                 for channel in zip(D_c, Y_c, S, strict=True)
             )
-            return _interleave(S), np.sqrt(squares), 0
+            return _merge_channels(S), np.sqrt(squares), 0
 
         return code
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return all of the distances as the rest, since an atom has several coefficients.
+        """Return the distances as the rest, as they are not attributed to atoms.
 
         Parameters
         ----------
@@ -173,14 +172,14 @@ class SHIRC(ExemplarClassifier):
         return PatchClassifier.disable_atoms(self, off)
 
 
-def _split(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
+def _split_channels(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
     """Reshape (n, n_channels · m) to (n_channels, n, m)."""
     planes = rows.reshape(len(rows), n_channels, -1)
     return np.ascontiguousarray(planes.transpose(1, 0, 2))
 
 
-def _interleave(S: list[csr_array]) -> csr_array:
-    """Merge codes of equal pattern; channel c of atom j has the column j · n_channels + c."""
+def _merge_channels(S: list[csr_array]) -> csr_array:
+    """Merge the codes S of the channels; channel c of atom j gets column j · n_channels + c."""
     n_channels = len(S)
     n_samples, n_atoms = S[0].shape
     data = np.stack([S_c.data for S_c in S], axis=1).ravel()

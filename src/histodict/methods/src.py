@@ -1,6 +1,6 @@
 """Sparse representation-based classification (SRC).
 
-The atoms are training samples. A sample is represented by few of them,
+The atoms are training samples. A sample is represented by a few atoms,
 
     min_s  ½‖y − sD‖² + λ‖s‖₁      rows of D: training samples of all classes, of unit norm
 
@@ -24,7 +24,7 @@ from ..dictionaries.atoms import normalize
 from ..utils.array_schema import CLASS_INDICES, UNIT_VECTORS, ArraySpec
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
-from .class_dictionaries import check_labelled, make_rng
+from .class_dictionaries import make_rng, validate_labelled_data
 from .patch_classifier import BlockEncoder, DistanceContributions, ResidualClassifier
 
 
@@ -71,14 +71,14 @@ class ExemplarClassifier(ResidualClassifier):
         Self
             Fitted estimator.
         """
-        samples, classes, labels = check_labelled(self, X, y)
+        samples, classes, labels = validate_labelled_data(self, X, y)
         self.check_parameters()
         self.check_features(samples.shape[1])
         rng = make_rng(self.random_state)
         atoms_by_class = []
         callback(Progress("train", 0, len(classes)))
         for i in range(len(classes)):
-            rows = self._choose(np.flatnonzero(labels == i), rng)
+            rows = self._sample_rows(np.flatnonzero(labels == i), rng)
             atoms_by_class.append(normalize(np.ascontiguousarray(samples[rows])))
             callback(Progress("train", i + 1, len(classes)))
         self.classes_ = classes
@@ -105,15 +105,15 @@ class ExemplarClassifier(ResidualClassifier):
         if self.n_atoms is not None:
             check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
 
-    def _choose(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw n_atoms of the rows at random, in ascending order; all if there are not more."""
+    def _sample_rows(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return n_atoms random rows in ascending order, or all rows if there are fewer."""
         if self.n_atoms is None or len(rows) <= self.n_atoms:
             return rows
         return np.sort(rng.choice(rows, self.n_atoms, replace=False))
 
 
 class SRC(ExemplarClassifier):
-    """Sparse representation by training samples; predicts the class with the smallest residual.
+    """Classifier by sparse representation of a sample by training samples.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class SRC(ExemplarClassifier):
         check_number("penalty", self.penalty, above=True)
 
     def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
-        """Return the encoder of a block, which scales samples to unit norm."""
+        """Return a function that encodes a block of samples, scaled to unit norm."""
         code = super()._open_coder(D, atom_classes)
         return lambda Y: code(normalize(Y))
 

@@ -1,6 +1,6 @@
-"""Support vector machines whose fitted state is a few arrays.
+"""Support vector machines (SVMs) whose fitted state consists of arrays only.
 
-The features are standardised, z = (x − mean)/scale. There is one machine for two classes, else one
+The features are standardised, z = (x − mean)/scale. One machine is fitted for two classes, else one
 per class (one-versus-rest):
 
     min_{w, b}  ½‖w‖² + C·Σ_i c_i·max(0, 1 − y_i(⟨w, φ(z_i)⟩ + b)),    y_i = ±1,
@@ -35,7 +35,7 @@ KERNELS = ("linear", "rbf")
 
 
 def machine_arrays(features: str) -> dict[str, ArraySpec]:
-    """Return the array schema of fitted machines; see `KernelSVMState`.
+    """Return the array schema of fitted support vector machines; see `KernelSVMState`.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ _MACHINE_ARRAYS = tuple(machine_arrays(""))
 
 @dataclass(frozen=True)
 class KernelSVMState:
-    """Fitted machines with common support vectors.
+    """Fitted support vector machines with common support vectors.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class KernelSVMState:
         gamma: float | str,
         callback: Callback,
     ) -> KernelSVMState:
-        """Fit one machine for two classes, else one machine per class.
+        """Fit one machine for two classes, else one per class, and return the fitted state.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class KernelSVMState:
         """
         n_classes = int(labels.max()) + 1
         positives = [1] if n_classes == 2 else list(range(n_classes))
-        width = _gamma(gamma, Z)
+        width = _compute_gamma(gamma, Z)
         alphas = np.zeros((len(positives), len(Z)))
         intercepts = np.zeros(len(positives))
         callback(Progress("train", 0, len(positives)))
@@ -116,7 +116,7 @@ class KernelSVMState:
             setattr(estimator, name, array)
 
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
-        """Return the scores: (n_samples,) for one machine, else (n_samples, n_machines)."""
+        """Return the scores (n_samples,) of one machine or (n_samples, n_machines) of several."""
         V = self.support_vectors
         with single_blas_thread():
             K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
@@ -125,7 +125,7 @@ class KernelSVMState:
 
 
 class StandardizedSVM(ClassifierMixin, BaseEstimator):
-    """Support vector machines on standardised features with balanced class weights.
+    """Classifier by support vector machines on standardised features, with balanced classes.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
     ) -> StandardizedSVM:
-        """Fit the machines.
+        """Fit the support vector machines.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         scaler = StandardScaler().fit(samples)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_
         KernelSVMState.fit(
-            self._standardised(samples),
+            self._standardize(samples),
             labels,
             kernel=self.kernel,
             C=self.C,
@@ -217,13 +217,13 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
-        return KernelSVMState.from_estimator(self).scores(self._standardised(samples), self.kernel)
+        return KernelSVMState.from_estimator(self).scores(self._standardize(samples), self.kernel)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class with the highest score for each sample, (n_samples,)."""
         return argmax_class(self.decision_function(X), self.classes_)
 
-    def _standardised(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _standardize(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
         return (samples - self.mean_) / self.scale_
 
 
@@ -244,13 +244,13 @@ def labelled_samples(
 
 
 def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the class with the highest score; a single score is that of the second class."""
+    """Return the class with the highest score; a single score > 0 gives the second class."""
     indices = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
     return classes[indices]
 
 
 def check_machine_parameters(kernel: str, C: float, gamma: float | str) -> None:
-    """Raise ValueError if a parameter of the machines is invalid."""
+    """Raise ValueError if a parameter of the support vector machines is invalid."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, not {kernel!r}")
     check_number("C", C, above=True)
@@ -258,7 +258,7 @@ def check_machine_parameters(kernel: str, C: float, gamma: float | str) -> None:
         check_number("gamma (if not 'scale')", gamma, above=True)
 
 
-def _gamma(gamma: float | str, Z: NDArray[np.float64]) -> float:
+def _compute_gamma(gamma: float | str, Z: NDArray[np.float64]) -> float:
     if gamma != "scale":
         return float(gamma)
     variance = float(Z.var())

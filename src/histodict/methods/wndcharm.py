@@ -40,11 +40,11 @@ from .svm import (
 )
 
 DECISIONS = ("svm", "neighbours")
-_POWER = -5
+_SIMILARITY_EXPONENT = -5
 # Lower bound of the variance within classes, relative to the total variance: a feature that is
 # constant within the few samples of each class must not get an infinite score.
-_MIN_WITHIN = 1e-3
-_STATE = {
+_MIN_WITHIN_VARIANCE = 1e-3
+_DECISION_ARRAYS = {
     "svm": machine_arrays("selected"),
     "neighbours": {
         "samples_": ArraySpec("samples, selected"),
@@ -54,10 +54,10 @@ _STATE = {
 
 
 class WNDCHARM(ClassifierMixin, BaseEstimator):
-    """Features with the highest Fisher scores, classified by SVM or weighted neighbours.
+    """Classifier of the features with the highest Fisher scores, by SVM or neighbours.
 
-    Neighbours weight the features by their scores, as in the original. Support vector machines do
-    not: relative to the highest score, most of the hundreds of features would have no effect.
+    The neighbour distance weights the features by their scores, as in the original. The SVM does
+    not, as weights relative to the highest score would remove most of the hundreds of features.
 
     Parameters
     ----------
@@ -112,13 +112,13 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     @property
     def fitted_arrays(self) -> dict[str, ArraySpec]:
-        """Schemas of the arrays that, with the parameters and classes, are the fitted state."""
+        """Specifications of the fitted arrays, by name."""
         return {
             "selected_": ArraySpec("selected", "distinct feature indices"),
             "weights_": ArraySpec("selected"),
             "min_": ArraySpec("selected"),
             "span_": ArraySpec("selected", "positive numbers"),
-            **_STATE[self.decision],
+            **_DECISION_ARRAYS[self.decision],
         }
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> WNDCHARM:
@@ -147,7 +147,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         selected = samples[:, self.selected_]
         self.min_, span = selected.min(axis=0), np.ptp(selected, axis=0)
         self.span_ = np.where(span > 0, span, 1.0)
-        scaled = self._scaled(samples)
+        scaled = self._scale(samples)
         if self.decision == "svm":
             KernelSVMState.fit(
                 scaled, labels, kernel=self.kernel, C=self.C, gamma=self.gamma, callback=callback
@@ -174,7 +174,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
-        scaled = self._scaled(samples)
+        scaled = self._scale(samples)
         if self.decision == "svm":
             return KernelSVMState.from_estimator(self).scores(scaled, self.kernel)
         similarities = log_similarities(scaled, self.samples_, self.labels_)
@@ -226,7 +226,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
             raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
         check_machine_parameters(self.kernel, self.C, self.gamma)
 
-    def _scaled(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scale(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
         unit = (samples[:, self.selected_] - self.min_) / self.span_
         # A feature with score 0 is constant up to rounding: exclude it.
         weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
@@ -249,26 +249,26 @@ def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
     between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
     within = np.mean([group.var(axis=0) for group in groups], axis=0)
     varies = Z.var(axis=0) > 0.5  # a standardised feature has variance 1, or is constant
-    return np.where(varies, between / np.maximum(within, _MIN_WITHIN), 0.0)
+    return np.where(varies, between / np.maximum(within, _MIN_WITHIN_VARIANCE), 0.0)
 
 
 def log_similarities(
-    weighted: NDArray[np.float64], known: NDArray[np.float64], labels: NDArray[np.int64]
+    weighted: NDArray[np.float64], training: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Compute the log similarity log ρ of each sample to each class.
 
     Parameters
     ----------
     weighted : (n_samples, n_selected), weighted samples
-    known : (n_training, n_selected), weighted training samples
+    training : (n_training, n_selected), weighted training samples
     labels : (n_training,), class indices of the training samples
 
     Returns
     -------
     (n_samples, n_classes), finite even for a training sample
     """
-    distances = np.maximum(cdist(weighted, known, "sqeuclidean"), np.finfo(np.float64).tiny)
-    powers = _POWER * np.log(distances)
+    distances = np.maximum(cdist(weighted, training, "sqeuclidean"), np.finfo(np.float64).tiny)
+    powers = _SIMILARITY_EXPONENT * np.log(distances)
     columns = [
         logsumexp(powers[:, labels == i], axis=1) - np.log(np.sum(labels == i))
         for i in range(int(labels.max()) + 1)
