@@ -35,7 +35,7 @@ from typing import Any
 from .annotations.annotation_file import AnnotationFile
 from .datasets.folder_layout import find_images
 from .datasets.manifest import ImageRecord
-from .decision.threshold import TRAINED_NOTE, n_trained_on, n_tuned_on
+from .decision.threshold import TRAINED_NOTE, count_trained_on, count_tuned_on
 from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
@@ -529,7 +529,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_rows(model.class_names_, rows)
     labelled = [row for row in rows if row.get("truth") in model.class_names_]
-    n_tuned = n_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
+    n_tuned = count_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
         scores["tuned"] = tuned_scores(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
@@ -538,7 +538,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         scores = merge_patch_scores(scores, score_outlined(_maps_to_score(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
-        n_trained = n_trained_on(model.training_info_, paths)
+        n_trained = count_trained_on(model.training_info_, paths)
         if n_trained:
             scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
     if scores is None:

@@ -56,7 +56,7 @@ def test_threshold_is_unbiased_for_a_rare_class(rng):
         scores = 0.7 * (2 * labels - 1) + rng.standard_normal(33)
         calibration = Calibration.fit(scores[:, None], labels)
         if calibration.slopes.any():
-            thresholds.append(calibration.quantile())
+            thresholds.append(calibration.boundary_score())
     assert abs(np.median(thresholds)) < 0.15
 
 
@@ -103,11 +103,11 @@ def test_copies_of_one_class_change_nothing(rng):
 def test_quantile_has_equal_probabilities(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(scores, labels)
-    np.testing.assert_allclose(calibration.probabilities([[calibration.quantile()]]), 0.5)
+    np.testing.assert_allclose(calibration.probabilities([[calibration.boundary_score()]]), 0.5)
 
 
 def test_reversed_scores_give_constant_probabilities(rng):
     scores, labels, _ = two_classes(rng, 300)
     calibration = Calibration.fit(-scores, labels)
     np.testing.assert_allclose(calibration.probabilities(scores), 0.5)
-    assert calibration.quantile() == 0
+    assert calibration.boundary_score() == 0

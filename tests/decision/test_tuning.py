@@ -19,9 +19,9 @@ from histodict.decision.threshold import (
     NOTE,
     add_tuning_images,
     check_tuning,
+    count_tuned_on,
     describe_tuning,
     fingerprint,
-    n_tuned_on,
 )
 from histodict.models import EnsembleClassifier, RegionDetector, load_model, save_model
 from histodict.models.model_file import read_header
@@ -76,8 +76,8 @@ def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path)
     card = dict(describe_model(header))["Changed after training"]
     assert "set manually from" in card and "on 16 images" in card
     assert "not an estimate for unseen patients" in card
-    assert n_tuned_on(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
-    assert n_tuned_on(model.training_info_, paths(table)) == 0
+    assert count_tuned_on(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
+    assert count_tuned_on(model.training_info_, paths(table)) == 0
     assert "tuning" not in model.training_info_
 
 

@@ -17,10 +17,10 @@ def rate(draw, n_images):
     rng = np.random.default_rng(7)
     sets = [draw(rng, n_images) for _ in range(N_SETS)]
     differ = [np.ptp(scores) > 0 for scores in sets]
-    untied = np.array([two_groups._untied(scores) for scores in sets if np.ptp(scores) > 0])
+    untied = np.array([two_groups._spread_ties(scores) for scores in sets if np.ptp(scores) > 0])
     widths = two_groups._closing_widths(untied)
     found = np.zeros(N_SETS, bool)
-    found[differ] = widths > two_groups._critical(n_images)
+    found[differ] = widths > two_groups._critical_width(n_images)
     assert [is_bimodal(scores) for scores in sets[:10]] == found[:10].tolist()
     return np.mean(found)
 

@@ -44,7 +44,7 @@ def test_column_blocks_give_the_same_result(rng, monkeypatch):
     """Columns are ranked a few at a time to limit memory."""
     values, positive = np.round(rng.random((30, 7)), 1), np.arange(30) % 2 == 0
     expected = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
-    monkeypatch.setattr("histodict.metrics.intervals._AT_ONCE", 1)
+    monkeypatch.setattr("histodict.metrics.intervals._BATCH_VALUES", 1)
     parts = auc_per_feature(values, positive, np.arange(30), n_replicates=100)
     for name in ("value", "low", "high"):
         np.testing.assert_allclose(getattr(parts, name), getattr(expected, name), rtol=1e-12)

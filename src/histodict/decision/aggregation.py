@@ -1,18 +1,18 @@
-"""Aggregators: from the patches of an image to its scores, by features and a linear SVM.
+"""Aggregators: classifiers of images by statistics of their patches and a linear SVM.
 
 | aggregator | feature of an image |
 |---|---|
-| proportion | fraction of its patches predicted as each class; the paper's, with threshold θ |
-| margin | mean residual margin of each class, which also reflects how clear the predictions are |
+| proportion | fraction of its patches predicted as each class, as in the paper, with threshold θ |
+| margin | mean residual margin of each class, which also reflects the certainty of predictions |
 | codes | mean |code| of every atom |
-| margin-and-codes | margin and square roots of the mean |codes|, with an SVM for each |
+| margin-and-codes | margins and square roots of the mean |codes|, with one SVM for each |
 
-With two classes the first two are one number, that of the second class, and the SVM is a threshold.
-The last is the mean of the scores of its SVMs, each divided by its root mean square on the training
-images.
+For two classes, "proportion" and "margin" use only the value of the second class, and the SVM is a
+threshold. The score of "margin-and-codes" is the mean of the scores of its two SVMs, each divided
+by its root mean square on the training images.
 
 An aggregator also provides the contribution of each patch to the scores (`patch_score_map`) and a
-description of the decision (`describe`), so that maps agree with the predictions.
+description of the decision (`describe_decision`), so that maps agree with the predictions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .atom_annotations import AtomReference
 
 
 class ScoreError(ValueError):
-    """Image with a score that is not finite, and thus no prediction."""
+    """Exception raised for an image with a score that is not finite."""
 
 
 def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
@@ -68,7 +68,10 @@ class PatchStatistics:
         margins: NDArray[np.float32],
         code_sums: NDArray[np.float64],
     ) -> PatchStatistics:
-        """Return the statistics of predicted classes (negative on background) and margins."""
+        """Return the statistics of an image from its map of predicted classes and margins.
+
+        Predicted classes are negative on background.
+        """
         tissue = predicted_classes >= 0
         class_counts = np.bincount(predicted_classes[tissue], minlength=margins.shape[-1])
         sums = margins[tissue].sum(axis=0, dtype=np.float64)
@@ -80,14 +83,15 @@ class PatchStatistics:
         return self.class_counts / max(self.n_patches, 1)
 
     def select_atoms(self, indices: NDArray[np.int64]) -> PatchStatistics:
-        """Return the statistics of a model with only the atoms at these indices."""
+        """Return statistics with only the codes of the atoms at these indices."""
         return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[indices])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean residual of the other classes minus that of the class.
+    """Return the margin of each class from residuals (..., n_classes).
 
-    It is positive for the class with the smallest residual.
+    The margin of a class is the mean residual of the other classes minus its own residual. It is
+    positive for the class with the smallest residual.
     """
     n_classes = residuals.shape[1]
     others = (residuals.sum(axis=1, keepdims=True) - residuals) / (n_classes - 1)
@@ -97,7 +101,7 @@ def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
 def smooth_margins(
     margins: NDArray[np.float32], tissue: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float32]:
-    """Return the margins (rows, columns, n_classes) averaged over tissue up to n_steps away."""
+    """Return margins (rows, columns, n_classes), averaged over tissue within n_steps patches."""
     width = 2 * n_steps + 1
     weights = uniform_filter(tissue.astype(np.float64), width, mode="constant")
     present = margins.astype(np.float64) * tissue[..., None]
@@ -106,47 +110,49 @@ def smooth_margins(
     return np.where(tissue[..., None], means, 0).astype(np.float32)
 
 
-def _proportion(statistics: PatchStatistics) -> NDArray[np.float64]:
-    return _second_if_binary(statistics.proportions)
+def _proportion_feature(statistics: PatchStatistics) -> NDArray[np.float64]:
+    return _second_class_if_binary(statistics.proportions)
 
 
-def _margin(statistics: PatchStatistics) -> NDArray[np.float64]:
-    return _second_if_binary(statistics.margins / max(statistics.n_patches, 1))
+def _margin_feature(statistics: PatchStatistics) -> NDArray[np.float64]:
+    return _second_class_if_binary(statistics.margins / max(statistics.n_patches, 1))
 
 
-def _codes(statistics: PatchStatistics) -> NDArray[np.float64]:
+def _code_feature(statistics: PatchStatistics) -> NDArray[np.float64]:
     return statistics.codes / max(statistics.n_patches, 1)
 
 
-def _root_codes(statistics: PatchStatistics) -> NDArray[np.float64]:
-    """Return the square roots, which increase the weight of rare atoms (Hellinger distance)."""
-    return np.sqrt(_codes(statistics))
+def _root_code_feature(statistics: PatchStatistics) -> NDArray[np.float64]:
+    """Return the square roots of the mean |codes|, which increase the weight of rare atoms."""
+    return np.sqrt(_code_feature(statistics))
 
 
-def _second_if_binary(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _second_class_if_binary(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[1:] if len(values) == 2 else values
 
 
 Feature = Callable[[PatchStatistics], NDArray[np.float64]]
 _FEATURES: dict[str, tuple[Feature, ...]] = {
-    "proportion": (_proportion,),
-    "margin": (_margin,),
-    "codes": (_codes,),
-    "margin-and-codes": (_margin, _root_codes),
+    "proportion": (_proportion_feature,),
+    "margin": (_margin_feature,),
+    "codes": (_code_feature,),
+    "margin-and-codes": (_margin_feature, _root_code_feature),
 }
 # Length of each feature, as `ArraySpec` names it.
-_LENGTHS: dict[Feature, str] = {
-    _proportion: "scores",
-    _margin: "scores",
-    _codes: "codes",
-    _root_codes: "codes",
+_FEATURE_DIMENSIONS: dict[Feature, str] = {
+    _proportion_feature: "scores",
+    _margin_feature: "scores",
+    _code_feature: "codes",
+    _root_code_feature: "codes",
 }
 # Contributions of atoms (n_scores, n_codes) from the weights (n_scores, length) of each feature.
 _CONTRIBUTIONS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
-    _proportion: lambda weights, atoms: weights @ _second_if_binary(atoms.class_votes),
-    _margin: lambda weights, atoms: weights @ _second_if_binary(atoms.margins),
-    _codes: lambda weights, atoms: weights * atoms.codes,
-    _root_codes: lambda weights, atoms: weights * np.sqrt(atoms.codes),
+    _proportion_feature: lambda weights, atoms: (
+        weights @ _second_class_if_binary(atoms.class_votes)
+    ),
+    _margin_feature: lambda weights, atoms: weights @ _second_class_if_binary(atoms.margins),
+    _code_feature: lambda weights, atoms: weights * atoms.codes,
+    _root_code_feature: lambda weights, atoms: weights * np.sqrt(atoms.codes),
 }
 # Descriptions of aggregators whose decision the colours of the map do not show.
 _DESCRIPTIONS = {
@@ -156,12 +162,14 @@ _DESCRIPTIONS = {
 
 
 class Aggregator(ABC):
-    """Fitted aggregator of patch statistics to image scores; a dataclass of its name and arrays.
+    """Base class of fitted aggregators, which compute image scores from patch statistics.
+
+    Subclasses are dataclasses of the name and the fitted arrays.
 
     Attributes
     ----------
-    threshold : θ, if one number per image decides: the value at which the prediction changes
-    higher_is_positive : whether larger values of that number favour the second class
+    threshold : θ, value of a single feature at which the prediction changes; None for several
+    higher_is_positive : whether larger values of this feature favour the second class
     """
 
     name: str
@@ -177,12 +185,12 @@ class Aggregator(ABC):
 
     @abstractmethod
     def scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
-        """Return one score for two classes, positive for the second; else one per class."""
+        """Return the scores of an image: one for two classes (positive: the second), else n."""
 
     @classmethod
     @abstractmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """Return the specification of the arrays of an aggregator."""
+        """Return the specifications of the fitted arrays, by name."""
 
     @abstractmethod
     def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
@@ -193,24 +201,24 @@ class Aggregator(ABC):
         """Return the aggregator restricted to the atoms at these indices, without refitting."""
 
     def value_at(self, score: float) -> float:
-        """Return the number that has this score, for aggregators with a threshold."""
+        """Return the feature value with this score, for aggregators with a threshold."""
         raise NotImplementedError
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Return the contribution of each patch to the scores, up to a constant, (..., n_scores).
 
-        `margins` has the shape (..., n_classes). None if the scores are no mean over the patches;
-        maps then show the predicted classes.
+        `margins` has the shape (..., n_classes). The result is None if scores are not means over
+        patches; maps then show the predicted classes.
         """
         return None
 
     def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        """Explain how the patches decide, if a map of patch scores does not show it.
+        """Describe how the prediction follows from the patches; "" if a score map shows it.
 
         Parameters
         ----------
         classes : class names
-        at : value of the image and decision threshold, if one number decides
+        at : feature value of the image and decision threshold, if there is a single feature
         """
         return ""
 
@@ -221,7 +229,7 @@ class Aggregator(ABC):
 
 @dataclass(frozen=True)
 class LinearAggregator(Aggregator):
-    """Linear aggregator: scores = weights · features + bias, (n_scores,)."""
+    """Linear aggregator, with scores = weights · features + bias, (n_scores,)."""
 
     name: str
     weights: NDArray[np.float64]
@@ -247,12 +255,12 @@ class LinearAggregator(Aggregator):
     @classmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
         """Return the specification of weights and bias."""
-        width = "+".join(_LENGTHS[feature] for feature in _FEATURES[name])
+        width = "+".join(_FEATURE_DIMENSIONS[feature] for feature in _FEATURES[name])
         return {"weights": ArraySpec(f"scores, {width}"), "bias": ArraySpec("scores")}
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
-        """Value of a single feature with score 0; None if there are several."""
+        """Feature value with score 0; None if there are several features."""
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
         return self.value_at(0.0)
@@ -271,24 +279,24 @@ class LinearAggregator(Aggregator):
     def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
         """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
         contributions = np.zeros((len(self.weights), len(atoms.codes)))
-        for feature, columns in self._columns(len(atoms.codes)):
+        for feature, columns in self._feature_columns(len(atoms.codes)):
             contributions += _CONTRIBUTIONS[feature](self.weights[:, columns], atoms)
         return contributions
 
     def select_atoms(self, indices: NDArray[np.int64], n_codes: int) -> LinearAggregator:
         """Return the aggregator restricted to the atoms at these indices."""
         selected = [
-            columns[indices] if _LENGTHS[feature] == "codes" else columns
-            for feature, columns in self._columns(n_codes)
+            columns[indices] if _FEATURE_DIMENSIONS[feature] == "codes" else columns
+            for feature, columns in self._feature_columns(n_codes)
         ]
         weights = np.ascontiguousarray(self.weights[:, np.concatenate(selected)])
         return LinearAggregator(self.name, weights, self.bias)
 
-    def _columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
-        """Yield the columns of the weights of each feature."""
+    def _feature_columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
+        """Yield each feature with the indices of its columns of the weights."""
         sizes, start = {"scores": len(self.weights), "codes": n_codes}, 0
         for feature in _FEATURES[self.name]:
-            stop = start + sizes[_LENGTHS[feature]]
+            stop = start + sizes[_FEATURE_DIMENSIONS[feature]]
             yield feature, np.arange(start, stop)
             start = stop
 
@@ -298,7 +306,7 @@ class LinearAggregator(Aggregator):
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Return the weighted margins of each patch; None without margins."""
-        if _margin not in _FEATURES[self.name]:
+        if _margin_feature not in _FEATURES[self.name]:
             return None
         used = margins[..., 1:] if margins.shape[-1] == 2 else margins
         # If there are several features, the weights of the margins come first.
@@ -306,7 +314,7 @@ class LinearAggregator(Aggregator):
         return scores
 
     def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
-        """Explain the decision; for proportions with the value and the threshold."""
+        """Describe how the prediction follows from the patches."""
         description = _DESCRIPTIONS.get(self.name, "")
         if self.name != "proportion" or at is None:
             return description
@@ -321,7 +329,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {**dict.fromkeys(_FEATURES, LinearAgg
 def _fit_svm(
     X: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return weights (n_scores, n_features) and biases (n_scores,) for the unscaled features."""
+    """Fit an SVM; return weights (n_scores, n_features) and biases for unscaled features."""
     scaler = StandardScaler().fit(X)
     n_classes = int(labels.max()) + 1
     weights, bias = [], []
@@ -335,10 +343,10 @@ def _fit_svm(
 
 
 def n_scores(n_classes: int) -> int:
-    """Return the number of scores of an image: one for two classes, else one per class."""
+    """Return the number of scores of an image: 1 for two classes, else one per class."""
     return 1 if n_classes == 2 else n_classes
 
 
 def predicted_class(scores: NDArray[np.float64]) -> int:
-    """Return the index of the predicted class."""
+    """Return the index of the predicted class from the scores (n_scores,) of an image."""
     return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

@@ -1,8 +1,8 @@
 """Annotations of atoms by the user, and contributions of atoms to the score of an image.
 
-Annotations are names, groups, artefacts and disabled atoms. Atoms of the same name form one
-concept, whose contributions are added. An atom is selected by CLASS:NUMBER, counted from 1 within
-its class, or by its name.
+An annotation has a name and a group, and states whether an atom is an artefact or disabled. Atoms
+of the same name form one concept, whose contributions are added. An atom is selected by
+CLASS:NUMBER, counted from 1 within its class, or by its name.
 
 `AtomReference` splits the statistics of an image by atom, and `Aggregator.parts` computes their
 contributions to the scores:
@@ -10,8 +10,8 @@ contributions to the scores:
 | feature of the aggregator | contribution of an atom |
 |---|---|
 | margin | mean of its contributions to the margins of the patches (`methods.patch_classifier`) |
-| proportion | share of the votes; a patch's vote is divided among atoms that favour its class |
-| codes, roots of codes | the value of the atom itself |
+| proportion | sum of votes; the vote of a patch is divided among atoms that favour its class |
+| codes, roots of codes | feature of the atom times its weight |
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ..utils.validation import check_kind, check_whole_number
 
 
 def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sign in which atoms are used, given their mean codes; 1 for a mean of 0."""
+    """Return the signs (1 or −1) of the mean codes of atoms; 1 for a mean of 0."""
     return np.where(leaning < 0, -1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class AtomReference:
-    """Means over the patches of an image, or of a class.
+    """Mean statistics of atoms over the patches of an image, or of a class.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ _REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
 
 
 def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
-    """Return the arrays for a model file."""
+    """Return class reference statistics as arrays by name, for a model file."""
     return {
         f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
         for name in _REFERENCE_FIELDS
@@ -69,7 +69,7 @@ def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, N
 
 
 def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
-    """Return the class statistics from the arrays of a model file."""
+    """Return the class reference statistics from the arrays of a model file."""
     by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
     return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
 
@@ -79,8 +79,8 @@ def dominant_code_signs(
 ) -> NDArray[np.float64]:
     """Return per atom the sign of the sum of its codes in patches of its own class; 1 if it is 0.
 
-    Training normalises the sign with respect to codes over the atoms of one class. Codes over the
-    atoms of all classes can differ, and the sum weights them by their size.
+    Training fixes the signs by codes over the atoms of one class only, which can differ from codes
+    over the atoms of all classes.
     """
     means = np.stack([of_class.mean_codes for of_class in reference])
     own_means = means[atom_classes, np.arange(len(atom_classes))]
@@ -88,7 +88,7 @@ def dominant_code_signs(
 
 
 class AtomAccumulator:
-    """Sum of atom statistics over blocks of patches."""
+    """Accumulator of atom statistics over blocks of patches."""
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
@@ -102,20 +102,20 @@ class AtomAccumulator:
         parts: DistanceContributions,
         predicted_classes: NDArray[np.integer],
         weights: NDArray[np.float64],
-        chosen: NDArray[np.bool_],
+        selected: NDArray[np.bool_],
     ) -> None:
-        """Add a block of patches.
+        """Add the statistics of a block of n patches.
 
         Parameters
         ----------
         codes : (n, n_codes)
         parts : contributions of the atoms to the distances
         predicted_classes : (n,), index of the predicted class
-        weights : (n,), weight of each margin in the sum, from `patch_weights`; it may be above 0
-            for patches that are not chosen
-        chosen : (n,), patches that the means are computed over
+        weights : (n,), weight of each margin in the sum, from `patch_weights`; patches that are
+            not selected may have weights too
+        selected : (n,), whether the means include each patch
         """
-        chosen_codes = codes[np.flatnonzero(chosen)]
+        chosen_codes = codes[np.flatnonzero(selected)]
         self.n_patches += chosen_codes.shape[0]
         self._users += np.bincount(
             chosen_codes.indices[chosen_codes.data != 0], minlength=chosen_codes.shape[1]
@@ -124,14 +124,14 @@ class AtomAccumulator:
         self._leaning += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
         for class_index, contributions in enumerate(parts.by_class):
             self._distances[class_index] += contributions.T @ weights
-            predicted = np.flatnonzero((predicted_classes == class_index) & chosen)
+            predicted = np.flatnonzero((predicted_classes == class_index) & selected)
             if len(predicted):
                 self._class_counts[class_index] += _share_votes(
                     parts.of_margin(class_index)[predicted]
                 )
 
     def mean(self) -> AtomReference:
-        """Return the means over the chosen patches."""
+        """Return the means over the selected patches."""
         n = max(self.n_patches, 1)
         distances, n_classes = self._distances / n, len(self._distances)
         margins = (distances.sum(axis=0) - distances) / (n_classes - 1) - distances
@@ -140,7 +140,7 @@ class AtomAccumulator:
 
 
 def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
-    """Divide one vote per row among its positive entries, and return the sum over rows."""
+    """Divide one vote per row among its positive entries; return the sum over the rows."""
     positive = csr_array(contributions.maximum(0))
     total = np.asarray(positive.sum(axis=1)).ravel()
     weights = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
@@ -149,22 +149,23 @@ def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
 
 
 def patch_weights(
-    tissue: NDArray[np.bool_], chosen: NDArray[np.bool_], n_steps: int
+    tissue: NDArray[np.bool_], selected: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float64]:
-    """Return the weight of each patch in the sum of smoothed margins over the chosen patches.
+    """Return the weight of each patch in the sum of smoothed margins over selected patches.
 
-    It is the transpose of `smooth_margins`, applied to `chosen`, (rows, columns).
+    All arrays have the shape (rows, columns). The weights are the transpose of `smooth_margins`,
+    applied to `selected`.
     """
     if not n_steps:
-        return chosen.astype(np.float64)
+        return selected.astype(np.float64)
     width = 2 * n_steps + 1
     tissue_fraction = uniform_filter(tissue.astype(np.float64), width, mode="constant")
-    weights = np.where(chosen, 1 / np.maximum(tissue_fraction, 1e-12), 0)
+    weights = np.where(selected, 1 / np.maximum(tissue_fraction, 1e-12), 0)
     return np.where(tissue, uniform_filter(weights, width, mode="constant"), 0)
 
 
 _MAX_NAME_LENGTH = 80
-_KINDS = {
+_FIELD_TYPES = {
     "atom": "int",
     "name": "str",
     "group": "str",
@@ -199,7 +200,7 @@ class AtomAnnotation:
 
 @dataclass(frozen=True)
 class Concept:
-    """Atoms with a common name, or a single atom; unnamed concepts are called CLASS:NUMBER."""
+    """Concept: the atoms of one name, or a single unnamed atom, labelled CLASS:NUMBER."""
 
     name: str
     atoms: tuple[int, ...]
@@ -210,7 +211,7 @@ class Concept:
 
 @dataclass(frozen=True)
 class AtomAnnotations:
-    """Annotations of a model, in the order of its atoms."""
+    """Annotations of the atoms of a model, in the order of the atoms."""
 
     notes: tuple[AtomAnnotation, ...] = ()
 
@@ -223,25 +224,27 @@ class AtomAnnotations:
         return [note.atom for note in self.notes if note.disabled]
 
     def get(self, atom: int) -> AtomAnnotation:
-        """Return the annotation of an atom."""
+        """Return the annotation of an atom; an empty one if it has none."""
         return next((note for note in self.notes if note.atom == atom), AtomAnnotation(atom))
 
-    def named(self, name: str) -> list[int]:
+    def atoms_named(self, name: str) -> list[int]:
         """Return the indices of the atoms with this name."""
         return [note.atom for note in self.notes if note.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
-        """Return the active atoms of every name that has any."""
+        """Return the active atoms of each name, without names that have none."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
-        active = {name: [a for a in self.named(name) if not self.get(a).disabled] for name in names}
+        active = {
+            name: [a for a in self.atoms_named(name) if not self.get(a).disabled] for name in names
+        }
         return {name: atoms for name, atoms in active.items() if atoms}
 
     def merged_atom_groups(self) -> list[tuple[int, ...]]:
-        """Return the active atoms of every name that has several."""
+        """Return the active atoms of each name with several active atoms."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
     def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
-        """Return annotations with new values for these atoms, dated today, without empty ones."""
+        """Return annotations updated by `values` for these atoms, without empty annotations."""
         notes = {note.atom: note for note in self.notes}
         for atom in atoms:
             new = replace(self.get(atom), **values)
@@ -256,11 +259,11 @@ class AtomAnnotations:
 
     @classmethod
     def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
-        """Return annotations from dictionaries of `to_list`."""
+        """Return annotations from the dictionaries that `to_list` returned."""
         return cls(tuple(AtomAnnotation(**note) for note in notes))
 
     def concepts(self, labels: Sequence[str]) -> list[Concept]:
-        """Return all concepts; `labels` are those of `atom_labels`."""
+        """Return the concepts of all atoms; `labels` is the result of `atom_labels`."""
         concepts: dict[str, Concept] = {}
         for atom, label in enumerate(labels):
             note = self.get(atom)
@@ -276,7 +279,7 @@ class AtomAnnotations:
 
 
 def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
-    """Return CLASS:NUMBER of every atom, from its class index."""
+    """Return the label CLASS:NUMBER of each atom, from class indices and class names."""
     numbers = [count(1) for _ in classes]
     return [
         f"{classes[class_index]}:{next(numbers[class_index])}"
@@ -285,14 +288,14 @@ def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list
 
 
 def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
-    """Return the atoms selected by CLASS:NUMBER, a name, or several separated by commas."""
-    exact = notes.named(text.strip())
+    """Return the indices of atoms selected by labels or names, separated by commas."""
+    exact = notes.atoms_named(text.strip())
     if exact:
         return exact
     atoms: list[int] = []
     for part in text.split(","):
         name = part.strip()
-        matches = [labels.index(name)] if name in labels else notes.named(name)
+        matches = [labels.index(name)] if name in labels else notes.atoms_named(name)
         if not matches:
             first, last = labels[0], labels[-1]
             raise ValueError(
@@ -304,17 +307,17 @@ def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations
 
 
 def check_notes(notes: object) -> None:
-    """Raise a ValueError unless the notes are valid annotations of atoms."""
+    """Raise ValueError unless `notes` is a valid list of annotations of atoms."""
     if not isinstance(notes, list):
         raise ValueError(f"atoms must be a list of annotations, not {short(notes)}")
     for note in notes:
         check_kind("annotation of an atom", note, "dict[str, Any]")
-        if set(note) != set(_KINDS):
+        if set(note) != set(_FIELD_TYPES):
             raise ValueError(
-                f"an annotation of an atom must have the keys {sorted(_KINDS)}, not "
+                f"an annotation of an atom must have the keys {sorted(_FIELD_TYPES)}, not "
                 f"{short(sorted(note))}"
             )
-        for name, kind in _KINDS.items():
+        for name, kind in _FIELD_TYPES.items():
             check_kind(f"atoms: {name}", note[name], kind)
         check_whole_number("atoms: atom", note["atom"], 0)
         check_name(note["name"])
@@ -326,7 +329,7 @@ def check_notes(notes: object) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise a ValueError unless a name is one printable line of limited length."""
+    """Raise ValueError unless a name is one printable line of limited length."""
     if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_NAME_LENGTH:
         raise ValueError(
             f"a name must be a single line of at most {_MAX_NAME_LENGTH} characters without "

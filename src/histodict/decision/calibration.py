@@ -1,23 +1,23 @@
 """Calibration of scores to probabilities, and combination of the scores of several classifiers.
 
-Calibration is fitted on out-of-fold scores of patients, because scores of the training images are
-too optimistic. Two classes: Platt's logistic curve with smoothed targets, or its slope alone for
-ensembles, whose boundary is at 0; more: the softmax of the scores with one temperature, since few
-images do not support more parameters. Classes have equal weight whatever their number of images:
-probabilities are those of equally frequent classes.
+Calibration is fitted on out-of-fold scores, because scores of the training images are too
+optimistic. Two classes are calibrated by Platt's logistic curve with smoothed targets, or by its
+slope alone for ensembles, whose boundary is at 0. More classes are calibrated by the softmax of the
+scores with one temperature, as few images do not support more parameters. Classes have equal
+weight: probabilities assume equally frequent classes.
 
 Conformal prediction turns probabilities into sets of classes that contain the true one with a
 chosen error rate, if new patients are exchangeable with those of the calibration. A set of one
-class is a certain prediction; an empty set or several classes are an uncertain one.
+class is a certain prediction; an empty set or a set of several classes is an uncertain one.
 
 The score of an ensemble is the weighted mean of its members' scores, each divided by its scale: the
 root mean square of its out-of-fold scores. A tanh bounds the scores, so that a member with extreme
-scores, as on an unknown scanner, cannot outvote all others.
+scores, as on an unknown scanner, cannot dominate the mean.
 
 Weights depend on the out-of-fold AUC of the members. With two classes an offset moves the mean
 towards the score at which both are equally likely. Because estimates from few patients are
-unreliable, the weights are shrunk towards equal ones and the offset towards 0: half way with
-`_N_HALF_SHRINKAGE` patients of the smallest class.
+unreliable, the weights are shrunk towards equal weights and the offset towards 0, by half if the
+smallest class has `_N_HALF_SHRINKAGE` patients.
 
 References: Platt, "Probabilistic outputs for support vector machines", 1999; Vovk, Gammerman,
 Shafer, "Algorithmic learning in a random world", 2005 (cross-conformal: Vovk 2015).
@@ -40,7 +40,7 @@ _RIDGE = 0.01
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibrated probabilities p = softmax(scores · slopes + offsets).
+    """Calibration of scores to probabilities p = softmax(scores · slopes + offsets).
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Calibration:
         """Return the probabilities (n_images, n_classes) of scores (n_images, n_scores)."""
         return _softmax(scores @ self.slopes + self.offsets)
 
-    def quantile(self) -> float:
+    def boundary_score(self) -> float:
         """Return the score at which two classes are equally likely."""
         slope = float(self.slopes[0, 1] - self.slopes[0, 0])
         return float(self.offsets[0] - self.offsets[1]) / slope if slope else 0.0
@@ -103,7 +103,7 @@ class Calibration:
     def prediction_set(
         self, probabilities: NDArray[np.float64], error_rate: float
     ) -> NDArray[np.bool_]:
-        """Return which classes are not excluded at this error rate, (n_images, n_classes)."""
+        """Return whether each class is in the conformal set, (n_images, n_classes)."""
         check_number("error_rate", error_rate)
         n = len(self.nonconformity_scores)
         # Rank among n + 1 that a new nonconformity score exceeds with at most this probability.
@@ -115,7 +115,7 @@ class Calibration:
 def _fit_platt(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Return slope (at least 0) and offset of the log-odds of the second of two classes."""
+    """Fit and return slope (at least 0) and offset of the log-odds of the second class."""
 
     def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         half = (parameters[0] * scores + parameters[1]) / 2
@@ -135,7 +135,7 @@ def _fit_platt(
 def _fit_temperature(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> float:
-    """Return the a ≥ 0 with the largest likelihood of softmax(a · scores)."""
+    """Return the inverse temperature a ≥ 0 that maximises the likelihood of softmax(a · scores)."""
 
     def loss(temperature: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         p = _softmax(temperature[0] * scores)
@@ -162,14 +162,14 @@ _MIN_AUC, _MAX_AUC = 0.51, 0.98
 
 @dataclass(frozen=True)
 class ScoreCombination:
-    """Weighted mean of the scores of ensemble members.
+    """Combination of the scores of ensemble members by a weighted mean.
 
     Attributes
     ----------
     scales, weights : (n_members,); the weights sum to 1
     offset : added to the mean; 0 for more than two classes
-    tanh_scale : a score x over its scale is replaced by tanh(tanh_scale · x) / tanh_scale;
-        unchanged if 0
+    tanh_scale : scaled scores x are replaced by tanh(tanh_scale · x) / tanh_scale; if 0, they are
+        not changed
     """
 
     scales: NDArray[np.float64]
@@ -182,7 +182,7 @@ class ScoreCombination:
         cls,
         parts: NDArray[np.float64],
         labels: NDArray[np.int64],
-        orders: NDArray[np.float64],
+        aucs: NDArray[np.float64],
         n_patients: int,
     ) -> tuple[ScoreCombination, Calibration]:
         """Fit combination and calibration to out-of-fold scores.
@@ -191,13 +191,13 @@ class ScoreCombination:
         ----------
         parts : (n_images, n_members, n_scores), NaN where a member abstains
         labels : (n_images,), class indices
-        orders : (n_members,), AUC of each member on these images
+        aucs : (n_members,), AUC of each member on these images
         n_patients : number of patients of the smallest class
         """
-        combination = replace(cls.equal(parts), weights=shrunk_weights(orders, n_patients))
+        combination = replace(cls.equal(parts), weights=shrunk_weights(aucs, n_patients))
         scores = combination.scores(parts)
         if scores.shape[1] == 1:
-            boundary = Calibration.fit(scores, labels).quantile()
+            boundary = Calibration.fit(scores, labels).boundary_score()
             combination = replace(combination, offset=-boundary * _shrinkage_factor(n_patients))
         return combination, Calibration.fit(scores + combination.offset, labels, at_zero=True)
 
@@ -213,7 +213,7 @@ class ScoreCombination:
         )
 
     def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the scores (..., n_scores) from those of members (..., n_members, n_scores)."""
+        """Return the combined scores (..., n_scores) of members (..., n_members, n_scores)."""
         present = ~np.isnan(parts)
         weights = self.weights[:, None] * present
         scaled = parts / self.scales[:, None]
@@ -225,10 +225,10 @@ class ScoreCombination:
         return mean + self.offset
 
     def score_gradients(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the factors (n_members, n_scores) with scores = Σ factors · parts + offset.
+        """Return factors (n_members, n_scores) such that scores = Σ factors · parts + offset.
 
-        The tanh scales all contributions to a member's score alike. Abstaining members have the
-        factor 0.
+        A factor applies to all contributions to the score of a member. Factors of abstaining
+        members are 0.
         """
         present = ~np.isnan(parts)
         x = np.nan_to_num(parts) / self.scales[:, None]
@@ -241,7 +241,7 @@ class ScoreCombination:
         return gradients
 
     def invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the scaled member score from which a single member would yield these scores."""
+        """Return the scaled member score that a single member needs for these combined scores."""
         mean = scores - self.offset
         if not self.tanh_scale:
             return mean
@@ -252,17 +252,17 @@ class ScoreCombination:
         return scaled
 
 
-def shrunk_weights(orders: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
-    """Return weights of the members from their AUC and its number of patients; they sum to 1."""
+def shrunk_weights(aucs: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
+    """Return weights of members, with sum 1, from their AUCs and the number of patients."""
     # For normal scores AUC = Φ(d'/√2), and d'² of independent members are additive.
-    separability = ndtri(np.clip(orders, _MIN_AUC, _MAX_AUC)) ** 2
+    separability = ndtri(np.clip(aucs, _MIN_AUC, _MAX_AUC)) ** 2
     factor = _shrinkage_factor(n_patients)
     weights: NDArray[np.float64] = factor * separability / separability.sum() + (1 - factor) / len(
-        orders
+        aucs
     )
     return weights / weights.sum()
 
 
 def _shrinkage_factor(n_patients: int) -> float:
-    """Return the weight of estimates from so many patients, from 0 to 1."""
+    """Return the weight (0 to 1) of estimates, given the number of patients they use."""
     return n_patients / (n_patients + _N_HALF_SHRINKAGE)

@@ -1,22 +1,21 @@
-"""Decision thresholds: regions, adaptation to unlabelled images, and the record of changes.
+"""Decision thresholds of regions and images, their adaptation, and the record of changes.
 
 Regions: a patch is positive if its margin exceeds a threshold, which is 0 or fitted. A region is a
-set of positive patches connected by a side or a corner; it counts if it has at least m patches. m
-is the value from 1 to 20 whose point (false positive rate, false negative rate) on training images
-lies closest to the origin.
+set of positive patches connected by a side or a corner; regions of fewer than m patches are
+ignored. m is the value from 1 to 20 whose point (false positive rate, false negative rate) on
+training images lies closest to the origin.
 
-Bimodality: `is_bimodal` tests the null hypothesis that scores are of one group, after Silverman
-(1981). The density is smoothed with increasing width; t, the width in standard deviations at which
-the last valley closes, is large if there are two groups. A valley counts if at least a tenth of the
-images lies on either side, so that outliers form no group. The hypothesis is rejected if t exceeds
-the 95 % quantile of samples of equal size from a normal distribution; heavy tails and skewed
-distributions have smaller t.
+Bimodality: `is_bimodal` tests the null hypothesis that scores form one group (Silverman, 1981). The
+density is smoothed with increasing width. The statistic t, the width in standard deviations at
+which the last local minimum vanishes, is large if there are two groups. A minimum counts if at
+least a tenth of the images lies on either side, so that outliers form no group. The hypothesis is
+rejected if t exceeds the 95 % quantile of samples of equal size from a normal distribution; heavy
+tails and skewed distributions have smaller t.
 
-Adaptation: a threshold learnt from few images fits their patients; scores of other patients, stains
-or scanners are shifted together. If the scores of many new images fall into two groups, the
-midpoint of the groups is a threshold that needs no labels. It is biased if the classes are
-unbalanced, so the threshold is moved only half way, which keeps most of the gain and halves that
-bias.
+Adaptation: scores of other patients, stains or scanners are shifted by a common offset. If the
+scores of many new images form two groups, the midpoint of the groups is a threshold that needs no
+labels. The midpoint is biased if the classes are unbalanced. The threshold is therefore moved half
+the distance only, which preserves most of the gain and halves the bias.
 
 Record of changes: accuracy on images that were used to choose the threshold does not estimate the
 accuracy on unseen patients. The model therefore stores every change, with a fingerprint of each
@@ -41,16 +40,16 @@ from ..utils.files import sampled_digest
 from ..utils.text_io import pluralize
 from ..utils.validation import check_choice, check_kind, check_whole_number
 
-_ROUNDING = 1e-9  # models store the threshold as a score, which converts back inexactly
+_TOLERANCE = 1e-9  # models store the threshold as a score, which converts back inexactly
 
 
 @dataclass(frozen=True)
 class DecisionThreshold:
-    """Threshold beyond which the second class is predicted.
+    """Decision threshold for the prediction of the second class.
 
     Attributes
     ----------
-    kind : compared quantity: "patches" (connected ones), the name of an aggregator, or "score"
+    kind : compared quantity: "patches" (size of a region), the name of an aggregator, or "score"
     higher_is_positive : whether larger values are positive
     is_inclusive : whether the threshold itself is positive
     """
@@ -62,7 +61,7 @@ class DecisionThreshold:
 
     def is_positive(self, value: float) -> bool:
         """Return whether a value is positive, up to rounding."""
-        if isclose(value, self.value, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        if isclose(value, self.value, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             return self.is_inclusive
         return value > self.value if self.higher_is_positive else value < self.value
 
@@ -84,7 +83,7 @@ def describe_min_size(min_patches: int) -> str:
 def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
     """Return the margin threshold with the largest sum of sensitivity and specificity.
 
-    It lies midway between two patches; 0 if all patches have the same class.
+    The threshold is the midpoint of two margins, or 0 if all patches have the same class.
 
     Parameters
     ----------
@@ -107,12 +106,14 @@ def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_])
 
 @dataclass(frozen=True)
 class LargestRegion:
-    """Largest true and false positive region of one training image, in patches.
+    """Sizes of the largest true and false positive regions of a training image, in patches.
 
     Attributes
     ----------
-    true_positive : largest region that overlaps a true one; None if the image has no true region
-    false_positive : largest region that does not; None if all tissue is true region
+    true_positive : size of the largest region that overlaps a true region; None if there is no true
+        region
+    false_positive : size of the largest region that overlaps none; None if all tissue is true
+        region
     """
 
     true_positive: int | None
@@ -122,13 +123,13 @@ class LargestRegion:
 def match_regions(
     positive: NDArray[np.bool_], truth: NDArray[np.bool_], tissue: NDArray[np.bool_]
 ) -> LargestRegion:
-    """Return the largest region that overlaps true patches, and the largest that does not.
+    """Return the sizes of the largest regions that overlap true patches and that do not.
 
     Parameters
     ----------
-    positive : (n_rows, n_columns), patches predicted as region
-    truth : patches that are region
-    tissue : patches on tissue
+    positive : (n_rows, n_columns), whether each patch is predicted as region
+    truth : (n_rows, n_columns), whether each patch is part of a true region
+    tissue : (n_rows, n_columns), whether each patch is tissue
     """
     region_labels, sizes = label_regions(positive)
     is_hit = np.zeros(len(sizes) + 1, bool)
@@ -149,7 +150,7 @@ class SizeCurve:
 
     @classmethod
     def from_regions(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
-        """Return the rates over training images; raise a ValueError if one kind is missing."""
+        """Return the rates over training images with regions and without; both are required."""
         hits = np.array([f.true_positive for f in findings if f.true_positive is not None])
         false_alarms = np.array(
             [f.false_positive for f in findings if f.false_positive is not None]
@@ -167,7 +168,7 @@ class SizeCurve:
 
     @property
     def min_patches(self) -> int:
-        """Smallest m whose point is closest to the origin."""
+        """Smallest m for which the two rates are closest to (0, 0)."""
         return int(np.argmin(np.hypot(self.false_negative_rate, self.false_positive_rate))) + 1
 
 
@@ -182,7 +183,7 @@ _DESCRIPTIONS = {
     _ATOMS: "atoms enabled or disabled",
 }
 _FINGERPRINT_LENGTH = 16  # hexadecimal digits
-_KINDS = {
+_FIELD_TYPES = {
     "source": "str",
     "date": "str",
     "n_images": "int",
@@ -198,14 +199,14 @@ def fingerprint(image: Path) -> str:
     return sampled_digest(image)[:_FINGERPRINT_LENGTH]
 
 
-def tuned(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, Any]:
-    """Return the record of a training with one more change.
+def with_change(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, Any]:
+    """Return a training record with a further change of the decision.
 
     Parameters
     ----------
     source : "manual", "adapted", "refit" or "atoms"
-    values : `previous` and `value`, the operating point before and after; `shift`, the decrease of
-        scores by the change; `n_images`; and other entries of the record
+    values : entries of the change: `previous` and `value`, the threshold before and after; `shift`,
+        the decrease of scores by the change; `n_images`, and others
     """
     defaults = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
     change = {"source": source, "date": date.today().isoformat()} | defaults | values
@@ -224,26 +225,26 @@ def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> di
     return {**training, "tuning": [*earlier, last]}
 
 
-def carried_over(
+def with_new_changes(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the record of an ensemble after a change of one of its estimators."""
+    """Return the record of an ensemble, with new changes of the record of one estimator."""
     new = changes(after)[len(changes(before)) :]
     return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
 
 
 def changes(training: Mapping[str, Any]) -> list[Record]:
-    """Return all changes since the training, oldest first."""
+    """Return all changes of the decision since training, oldest first."""
     return list(training.get("tuning", []))
 
 
 def image_fingerprints(images: Iterable[object]) -> list[str]:
-    """Return the fingerprints of image files, sorted; images in memory have none."""
+    """Return the sorted fingerprints of image files, without in-memory images."""
     return sorted({fingerprint(path) for path in images if isinstance(path, Path)} - {""})
 
 
-def n_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return how many of the images the model was trained on; missing files do not count."""
+def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+    """Return the number of images that the model was trained on, without missing files."""
     known: set[str] = set()
     while training:
         known |= set(training.get("images", ()))
@@ -251,27 +252,27 @@ def n_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
-def n_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return how many of the images the model was tuned on; missing files do not count."""
+def count_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+    """Return the number of images that the model was tuned on, without missing files."""
     known = {image for change in changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def total_shift(training: Mapping[str, Any]) -> float | None:
-    """Return the decrease of scores since training; None if it is not a constant."""
+    """Return the total decrease of scores by changes since training; None if not constant."""
     shifts = [change["shift"] for change in changes(training)]
     return None if None in shifts else float(sum(shifts))
 
 
 def original_threshold(training: Mapping[str, Any]) -> float | None:
-    """Return the threshold before manual changes; None without any, or after other changes."""
+    """Return the threshold before manual changes; None if there are none, or others too."""
     record = changes(training)
     is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
     return record[0]["previous"] if is_known else None
 
 
 def describe_tuning(training: Mapping[str, Any]) -> str:
-    """Describe all changes for a model card; empty if there are none."""
+    """Describe the changes of the decision for a model card; "" if there are none."""
     return "; ".join(map(_describe, changes(training)))
 
 
@@ -294,7 +295,7 @@ def check_tuning(changes: object) -> None:
         raise ValueError("training: tuning must be a list")
     for change in changes:
         check_kind("training: tuning entry", change, "dict[str, Any]")
-        for name, kind in _KINDS.items():
+        for name, kind in _FIELD_TYPES.items():
             check_kind(f"tuning: {name}", change.get(name, ...), kind)
         check_choice("tuning: source", change["source"], _DESCRIPTIONS)
         check_whole_number("tuning: n_images", change["n_images"], 0)
@@ -304,7 +305,7 @@ ERROR_RATE = 0.05
 _MIN_FRACTION = 0.1
 _N_DRAWS = 1000
 _MAX_IMAGES = 1000  # size of a simulated set; t is slightly smaller for larger ones
-_SPAN, _N_BINS = 5.0, 256  # standard deviations to either side of the median
+_HISTOGRAM_RANGE, _N_BINS = 5.0, 256  # standard deviations to either side of the median
 _WIDTHS = np.geomspace(1.5, 0.08, 60)
 
 
@@ -312,14 +313,14 @@ def is_bimodal(scores: NDArray[np.float64]) -> bool:
     """Return whether scores (n_images,) form two groups, with a type I error rate of 5 %."""
     if np.ptp(scores) == 0:
         return False
-    width = _closing_widths(_untied(scores)[None])[0]
-    return bool(width > _critical(min(len(scores), _MAX_IMAGES)))
+    width = _closing_widths(_spread_ties(scores)[None])[0]
+    return bool(width > _critical_width(min(len(scores), _MAX_IMAGES)))
 
 
-def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sorted scores with ties spread evenly towards the neighbouring values.
+def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sorted scores with tied values spread evenly towards the neighbouring values.
 
-    Fractions of few patches are multiples of one number, and the gaps between them are no valleys.
+    Fractions of few patches are multiples of one number; gaps between them do not separate groups.
     Scores with only two or three distinct values count as one group.
     """
     values, counts = np.unique(scores, return_counts=True)
@@ -332,13 +333,13 @@ def _untied(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=100)
-def _critical(n_images: int) -> float:
+def _critical_width(n_images: int) -> float:
     draws = np.random.default_rng(0).normal(size=(_N_DRAWS, n_images))
     return float(np.quantile(_closing_widths(draws), 1 - ERROR_RATE))
 
 
 def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return t of each set (n_sets, n_images); 0 without a valley at the smallest width."""
+    """Return the statistic t of each set of scores (n_sets, n_images); 0 without a minimum."""
     counts = _histograms(scores)
     widths = np.zeros(len(scores))
     for width in _WIDTHS:  # decreasing, so the first valley found is the last to close
@@ -351,9 +352,9 @@ def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _histograms(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return fractions (n_sets, n_bins) about the median, in units of standard deviations."""
+    """Return histograms (n_sets, n_bins) of scores, centred at the median and standardised."""
     centred = scores - np.median(scores, axis=1, keepdims=True)
-    positions = (centred / scores.std(axis=1, keepdims=True) / _SPAN + 1) / 2 * _N_BINS
+    positions = (centred / scores.std(axis=1, keepdims=True) / _HISTOGRAM_RANGE + 1) / 2 * _N_BINS
     bins = np.clip(positions.astype(np.int64), 0, _N_BINS - 1)
     counts = np.zeros((len(scores), _N_BINS))
     np.add.at(counts, (np.arange(len(scores))[:, None], bins), 1 / scores.shape[1])
@@ -362,13 +363,13 @@ def _histograms(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=len(_WIDTHS))
 def _smoothing_matrix(width: float) -> NDArray[np.float64]:
-    """Return a normal density of this width about each bin, (n_bins, n_bins)."""
-    centres = np.linspace(-_SPAN, _SPAN, _N_BINS)
+    """Return the matrix (n_bins, n_bins) of a Gaussian filter of this width."""
+    centres = np.linspace(-_HISTOGRAM_RANGE, _HISTOGRAM_RANGE, _N_BINS)
     return np.exp(-(((centres[:, None] - centres) / width) ** 2) / 2)
 
 
 def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whether densities (n_sets, n_bins) have a local minimum between two groups."""
+    """Return whether each density (n_sets, n_bins) has a local minimum between two groups."""
     cumulative = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
     inner = density[:, 1:-1]
     is_minimum = (inner <= density[:, :-2]) & (inner < density[:, 2:])
@@ -382,7 +383,7 @@ MIN_IMAGES = 10
 
 
 def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
-    """Return half the midpoint of the two groups of scores (n_images,) with threshold 0."""
+    """Return half the midpoint of two groups of scores (n_images,), whose threshold is 0."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
             f"{len(scores)} images with tissue are too few to adapt the threshold; use at "
@@ -404,12 +405,12 @@ def two_means_midpoint(scores: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class ThresholdAdaptation:
-    """Effect of a new threshold on the images it was computed from, without those lacking tissue.
+    """Effect of an adapted threshold on the images from which it was computed.
 
     Attributes
     ----------
     groups : number of images below and above the midpoint of the two groups
-    n_moved : number of images whose prediction changes
+    n_moved : number of images whose prediction changes (images without tissue are not counted)
     """
 
     groups: tuple[int, int]
@@ -425,5 +426,5 @@ class ThresholdAdaptation:
 
     @property
     def one_is_small(self) -> bool:
-        """Whether one group is so small that all images may be of one class."""
+        """Whether one group is so small that all images may belong to one class."""
         return min(self.groups) < sum(self.groups) / 5

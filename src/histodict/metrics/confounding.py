@@ -1,14 +1,14 @@
-"""Tests of properties and measurements of patients for association with class or site.
+"""Tests for association of image properties and measurements with class or site.
 
-If site or scanner is associated with the class, a model may learn it instead of the tissue, and no
-split by patient reveals that. `find_confounders` tests properties of the images. The statistic of a
-property is the balanced accuracy over patients of the best classifier that uses this property
-alone; its null distribution is computed with permuted classes of patients. p-values are adjusted
-for the number of properties.
+If the site or scanner is associated with the class, a model may learn the site instead of the
+tissue, and evaluation by patient does not reveal that. `find_confounders` tests properties of the
+images. The statistic of a property is the balanced accuracy over patients of the best classifier
+that uses this property alone; its null distribution is computed with permuted classes of patients.
+p-values are adjusted for the number of properties.
 
 `intraclass_correlation` and `confounding_test` measure how much of the variance between patients
-lies between groups such as sites. All count patients, because patches of one patient are not
-independent.
+lies between groups such as sites. The unit of all tests is the patient, because patches of one
+patient are not independent.
 
 Reference: Westfall, Young, "Resampling-based multiple testing", 1993 (minP adjustment).
 """
@@ -31,13 +31,13 @@ _MAX_GROUPS = 60  # groups of patients in the jackknife
 _MIN_PATIENTS = 8  # for an interval
 _EPSILON = 1e-12  # tolerance of variances and fractions
 _PERMUTATION_BATCH = 50  # permutations computed at once
-_N_LARGEST = 10  # largest η² that are averaged
+_N_AVERAGED = 10  # largest η² that are averaged
 
 Groups = NDArray[np.int64]
 
 
 def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return arcsin √share, which stabilises the variance of fractions.
+    """Return the arcsine square-root transform of fractions, which stabilises their variance.
 
     Parameters
     ----------
@@ -52,10 +52,10 @@ def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class IntraclassCorrelation:
-    """Fraction of the variance between groups, with its interval, for each measurement (n,).
+    """Intraclass correlation of each measurement (n,), with its confidence interval.
 
-    NaN for constant measurements, or if no block has two groups, one of them of two units. The
-    interval is NaN with fewer than eight patients.
+    The value is NaN for constant measurements, or if no block has two groups, one with two units or
+    more. The interval is NaN with fewer than eight patients.
     """
 
     value: NDArray[np.float64]
@@ -66,7 +66,7 @@ class IntraclassCorrelation:
 def intraclass_correlation(
     shares: NDArray[np.float64], blocks: Groups, groups: Groups, patients: Groups
 ) -> IntraclassCorrelation:
-    """Return the intraclass correlation σ²_b / (σ²_b + σ²) of fractions, within blocks.
+    """Return the intraclass correlation σ²_b / (σ²_b + σ²) of fractions within blocks.
 
     σ² is the variance within groups and σ²_b the variance component between groups of the analysis
     of variance. Unlike η², it is 0 on average for random groups of any size. Intervals of 95 % are
@@ -92,11 +92,11 @@ def intraclass_correlation(
     if not len(rows):
         return IntraclassCorrelation(undefined, undefined, undefined)
     values, keys = arcsine_sqrt(shares[rows]), (blocks[rows], groups[rows])
-    estimate = _log_within(values, *keys)
+    estimate = _log_within_fraction(values, *keys)
     left_out = _jackknife_groups(keys[1], patients[rows])
     subsets = [np.flatnonzero(left_out != number) for number in np.unique(left_out)]
     estimates = [
-        _log_within(values[subset], keys[0][subset], keys[1][subset]) for subset in subsets
+        _log_within_fraction(values[subset], keys[0][subset], keys[1][subset]) for subset in subsets
     ]
     n = len(estimates)
     if n < _MIN_PATIENTS:
@@ -107,14 +107,16 @@ def intraclass_correlation(
 
 
 def _units_of_mixed_blocks(blocks: Groups, groups: Groups) -> Groups:
-    """Return the units of blocks that have several groups."""
+    """Return the indices of the units in blocks that have several groups."""
     pairs = np.unique(np.stack([blocks, groups]), axis=1)
     names, counts = np.unique(pairs[0], return_counts=True)
     return np.flatnonzero(np.isin(blocks, names[counts > 1]))
 
 
-def _log_within(values: NDArray[np.float64], blocks: Groups, groups: Groups) -> NDArray[np.float64]:
-    """Return log σ² / (σ² + σ²_b) of every column; NaN where it is undefined."""
+def _log_within_fraction(
+    values: NDArray[np.float64], blocks: Groups, groups: Groups
+) -> NDArray[np.float64]:
+    """Return log(σ² / (σ² + σ²_b)) of every column; NaN if it is undefined."""
     undefined = np.full(values.shape[1], np.nan)
     sizes, n = np.unique(groups, return_counts=True)[1], len(values)
     totals = np.unique(blocks, return_counts=True)[1]
@@ -130,9 +132,11 @@ def _log_within(values: NDArray[np.float64], blocks: Groups, groups: Groups) -> 
 
 
 def _sum_of_squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Return the sum of squares about the group means."""
+    """Return the sum of squared deviations from the group means, for each column."""
     indices = _group_indices(groups)
-    total: NDArray[np.float64] = ((values - _means(values, indices)[indices]) ** 2).sum(axis=0)
+    total: NDArray[np.float64] = ((values - _group_means(values, indices)[indices]) ** 2).sum(
+        axis=0
+    )
     return total
 
 
@@ -140,7 +144,7 @@ def _group_indices(groups: Groups) -> Groups:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def _means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.float64]:
+def _group_means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.float64]:
     sizes = np.bincount(indices)
     membership = csr_array((np.ones(len(indices)), (indices, np.arange(len(indices)))))
     means: NDArray[np.float64] = (membership @ values) / sizes[:, None]
@@ -148,7 +152,7 @@ def _means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.float64]:
 
 
 def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
-    """Return the jackknife group of each unit: its patient or, of many, a set of patients."""
+    """Return the jackknife group of each unit: one patient, or several if there are many."""
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
     number = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
@@ -160,16 +164,16 @@ def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
 
 @dataclass(frozen=True)
 class ConfoundingTest:
-    """Result of a test whether measurements (n,) differ between groups of patients within a class.
+    """Result of `confounding_test` for n measurements.
 
     Attributes
     ----------
-    variance_fractions : η², fraction of the variance between patients of a class that lies between
-        groups, in the class where it is largest
-    p_value : of the largest η², or the mean of the ten largest; all are NaN if no class has two
-        groups
-    adjusted_p_values : smaller of the family-wise p-value and the false discovery rate (Benjamini
-        and Hochberg)
+    variance_fractions : (n,), η², fraction of the variance between patients of a class that lies
+        between groups; maximum over the classes
+    p_value : p-value of the hypothesis that no measurement differs between groups; NaN, as all
+        other values, if no class has two groups
+    adjusted_p_values : (n,), smaller of the family-wise p-value and the false discovery rate
+        (Benjamini and Hochberg)
     n_groups : number of groups
     """
 
@@ -187,7 +191,7 @@ def confounding_test(
     n_permutations: int = 1999,
     random_state: int = 0,
 ) -> ConfoundingTest:
-    """Test the η² between groups within a class by permutation, for all measurements and for each.
+    """Test by permutation whether measurements differ between groups of patients of a class.
 
     Groups are permuted among the units of the same class. The largest η² detects an effect in one
     measurement, the mean of the ten largest an effect spread over many. The test uses the smaller
@@ -195,8 +199,8 @@ def confounding_test(
 
     Parameters
     ----------
-    transforms : the measurements under one or several transforms, (n_units, n) each; the largest η²
-        of them counts
+    transforms : measurements (n_units, n) under one or several transforms; the maximum of η² over
+        the transforms is used
     classes : (n_units,), class index
     groups : (n_units,), group index, such as the site
     n_permutations : number of permutations
@@ -211,13 +215,13 @@ def confounding_test(
     rows = [own for own in rows if len(np.unique(groups[own])) > 1]
     if not rows:
         return ConfoundingTest(undefined, float("nan"), undefined, n_groups)
-    scaled = [[_scaled(values[own]) for values in transforms] for own in rows]
-    fractions = _largest(scaled, [groups[own][None] for own in rows])[0]
+    scaled = [[_scale_columns(values[own]) for values in transforms] for own in rows]
+    fractions = _max_variance_fractions(scaled, [groups[own][None] for own in rows])[0]
     rng, n_as_large, statistics = np.random.default_rng(random_state), np.ones(len(fractions)), []
     for start in range(0, n_permutations, _PERMUTATION_BATCH):
         n = min(_PERMUTATION_BATCH, n_permutations - start)
         shuffled = [rng.permuted(np.tile(groups[own], (n, 1)), axis=1) for own in rows]
-        permuted = _largest(scaled, shuffled)
+        permuted = _max_variance_fractions(scaled, shuffled)
         n_as_large += (permuted >= fractions - _EPSILON).sum(axis=0)
         statistics += [_summary_statistics(row) for row in permuted]
     columns = np.array([_summary_statistics(fractions), *statistics]).T
@@ -229,13 +233,13 @@ def confounding_test(
 
 
 def _summary_statistics(fractions: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the largest fraction, and the mean of the ten largest."""
-    largest = np.sort(fractions)[-_N_LARGEST:]
+    """Return the largest fraction and the mean of the ten largest fractions."""
+    largest = np.sort(fractions)[-_N_AVERAGED:]
     return float(largest[-1]), float(largest.mean())
 
 
 def _p_values(reference: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for every value the fraction of the reference values that are at least as large."""
+    """Return the fraction of the reference values that are at least as large as each value."""
     below = np.searchsorted(np.sort(reference), values - _EPSILON)
     p_values: NDArray[np.float64] = 1 - below / len(reference)
     return p_values
@@ -250,35 +254,38 @@ def _false_discovery_rates(p_values: NDArray[np.float64]) -> NDArray[np.float64]
     return adjusted.clip(0, 1)
 
 
-def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the columns with mean 0 and sum of squares 1; 0 where they are constant."""
+def _scale_columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale columns to mean 0 and sum of squares 1; constant columns become 0."""
     centred = values - values.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
     return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_EPSILON))
 
 
-def _largest(scaled: list[list[NDArray[np.float64]]], groups: list[Groups]) -> NDArray[np.float64]:
-    """Return η² of every measurement, maximal over classes and transforms, (n_permutations, n).
+def _max_variance_fractions(
+    scaled: list[list[NDArray[np.float64]]], groups: list[Groups]
+) -> NDArray[np.float64]:
+    """Return the maximum of η² over classes and transforms, (n_permutations, n).
 
-    `groups` has for every class an array (n_permutations, n_units).
+    `groups` contains one array (n_permutations, n_units) per class.
     """
     pairs = zip(scaled, groups, strict=True)
     return np.max(
-        [_fractions(values, each) for transforms, each in pairs for values in transforms], axis=0
+        [_variance_fractions(values, each) for transforms, each in pairs for values in transforms],
+        axis=0,
     )
 
 
-def _fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Return the sum over groups of n·mean², for every permutation."""
+def _variance_fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
+    """Return η² of scaled columns for each permutation of the groups, (n_permutations, n)."""
     group_names, sizes = np.unique(groups[0], return_counts=True)
     indicators = (groups[:, None] == group_names[:, None]) / np.sqrt(sizes)[:, None]
     fractions: NDArray[np.float64] = ((indicators @ scaled) ** 2).sum(axis=1)
     return fractions
 
 
-_ALPHA = 0.05  # associations with at most this adjusted p-value are reported
-_MIN_GAIN = 0.4  # fraction of the difference between chance level and accuracy 1
-_N_PERMUTATIONS, _FEWER, _MANY_VALUES = 999, 199, 5000
+_MAX_P_VALUE = 0.05  # associations with at most this adjusted p-value are reported
+_MIN_RELATIVE_ACCURACY = 0.4  # fraction of the difference between chance level and accuracy 1
+_N_PERMUTATIONS, _FEW_PERMUTATIONS, _MANY_UNITS = 999, 199, 5000
 _TOLERANCE = 1e-9
 # Per image: a category, or numbers that are tested one by one; None if unknown.
 Values = Sequence[str | tuple[float, ...] | None]
@@ -291,8 +298,8 @@ class Association:
     Attributes
     ----------
     accuracy : balanced accuracy of the best classifier on these patients
-    chance_accuracy : its mean with permuted classes
-    p_value : adjusted for the number of properties
+    chance_accuracy : mean balanced accuracy with permuted classes
+    p_value : p-value, adjusted for the number of properties
     confounded : whether every value of the property occurs in one class only
     """
 
@@ -304,12 +311,12 @@ class Association:
 
     @property
     def may_reflect_tissue(self) -> bool:
-        """Whether the tissue itself may be the cause."""
+        """Whether the association may be caused by the tissue itself."""
         return self.name == "mean colour"
 
     def __str__(self) -> str:
         head = self.name[:1].upper() + self.name[1:]
-        if self.confounded and self.name in _RECORDED:
+        if self.confounded and self.name in _RECORDED_PROPERTIES:
             return (
                 f"Class and {self.name} are fully confounded: no evaluation on these data can "
                 f"separate them, and the model may have been fitted to the {self.name} "
@@ -325,7 +332,7 @@ class Association:
         return f"{text}. {_ADVICE.get(self.name, _FILE_ADVICE)}"
 
 
-_RECORDED = ("site", "scanner", "batch")
+_RECORDED_PROPERTIES = ("site", "scanner", "batch")
 _FILE_ADVICE = (
     "A model may use it instead of the tissue; prepare images of all classes in the same way"
 )
@@ -334,7 +341,7 @@ _COLOUR_ADVICE = (
 )
 _ADVICE = {
     name: f"A model may use the {name} instead of the tissue; test on data in which it varies"
-    for name in _RECORDED
+    for name in _RECORDED_PROPERTIES
 }
 _ADVICE |= {
     "site": "A model may use the site instead of the tissue; evaluate with --protocol site",
@@ -344,7 +351,7 @@ _ADVICE |= {
 
 
 def find_confounders(manifest: Manifest) -> list[Association]:
-    """Return properties that are associated with the class, the strongest first.
+    """Return the image properties that are associated with the class, strongest first.
 
     The tested properties are the columns site, scanner and batch, and properties of the files: file
     format, image size, pixel size, mean colour and white point (99th percentile of each channel).
@@ -360,7 +367,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     records = [r for r in manifest.records if r.label and not r.is_mapped]
     image_data = [image_properties(record) for record in records]
     properties: dict[str, Values] = {
-        name: [getattr(record, name) for record in records] for name in _RECORDED
+        name: [getattr(record, name) for record in records] for name in _RECORDED_PROPERTIES
     }
     properties["file format"] = [each.format if each else None for each in image_data]
     properties["image size"] = [each.size if each else None for each in image_data]
@@ -373,8 +380,8 @@ def find_confounders(manifest: Manifest) -> list[Association]:
 
 def _is_reported(association: Association) -> bool:
     return (
-        association.confounded and association.name in _RECORDED
-    ) or association.p_value <= _ALPHA
+        association.confounded and association.name in _RECORDED_PROPERTIES
+    ) or association.p_value <= _MAX_P_VALUE
 
 
 def associations(
@@ -384,10 +391,11 @@ def associations(
     *,
     random_state: int = 0,
 ) -> list[Association]:
-    """Return the associations of all properties that vary, the strongest first.
+    """Return the associations of properties with the class, strongest first.
 
-    Empty if none is strong or confounded. An association below the minimum accuracy (0.4 of the
-    difference between chance level and 1) has the p-value 1.
+    Constant properties are omitted. The list is empty if no association is strong or confounded. An
+    association below the minimum accuracy (0.4 of the difference between chance level and 1) has
+    the p-value 1.
 
     Parameters
     ----------
@@ -416,7 +424,7 @@ def associations(
     permuted = [units.accuracies(known, units.permuted(rng)) for _, known, units, *_ in tested]
     n = min(map(len, permuted))
     observed = np.array([accuracy for *_, accuracy, _ in tested])
-    p_values = _adjusted(observed, np.array([values[:n] for values in permuted]))
+    p_values = _adjusted_p_values(observed, np.array([values[:n] for values in permuted]))
     result = [
         Association(
             name,
@@ -433,7 +441,7 @@ def associations(
 
 
 def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
-    """Return whether each value occurs with one label only, and patients share values."""
+    """Return whether each value occurs in one class only, and patients share values."""
     n_values = len(set(values))
     # Values of a continuous property are shared by few patients and have one label by chance.
     decides = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2
@@ -442,12 +450,16 @@ def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients of each class, as the units of permutation.
+    """Units of permutation: the pairs of patient and class.
 
-    of_row : unit of every image; classes : class index of every unit; counts : units per class
+    Attributes
+    ----------
+    unit_of_image : (n_images,), index of the unit of each image
+    classes : (n_units,), class index of each unit
+    counts : (n_classes,), number of units of each class
     """
 
-    of_row: Groups
+    unit_of_image: Groups
     classes: Groups
     counts: Groups
 
@@ -462,29 +474,31 @@ class _Units:
         return cls(np.array([index_of[pair] for pair in pairs], np.int64), classes, counts)
 
     def permuted(self, rng: np.random.Generator) -> Groups:
-        """Return permutations (n, n_units) of the classes."""
-        n = _N_PERMUTATIONS if len(self.classes) <= _MANY_VALUES else _FEWER
+        """Return random permutations of the classes, (n_permutations, n_units)."""
+        n = _N_PERMUTATIONS if len(self.classes) <= _MANY_UNITS else _FEW_PERMUTATIONS
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
 
     def is_strong(self, accuracy: float) -> bool:
         chance_level = 1 / len(self.counts)
-        return accuracy >= chance_level + _MIN_GAIN * (1 - chance_level)
+        return accuracy >= chance_level + _MIN_RELATIVE_ACCURACY * (1 - chance_level)
 
     def accuracies(self, values: Values, permuted: Groups) -> NDArray[np.float64]:
         """Return the accuracy of the best classifier for each row of permuted classes."""
         if isinstance(values[0], str):
-            return self._from_labels([str(value) for value in values], permuted)
+            return self._category_accuracies([str(value) for value in values], permuted)
         columns = np.array(values, np.float64).T
         best: NDArray[np.float64]
-        best = np.max([self._of_numbers(column, permuted) for column in columns], axis=0)
+        best = np.max([self._threshold_accuracies(column, permuted) for column in columns], axis=0)
         return best
 
-    def _from_labels(self, categories: Sequence[str], permuted: Groups) -> NDArray[np.float64]:
-        """Return the balanced accuracy of predicting the majority class of each category."""
+    def _category_accuracies(
+        self, categories: Sequence[str], permuted: Groups
+    ) -> NDArray[np.float64]:
+        """Return the balanced accuracy of a classifier that knows the category of each image."""
         names, indices = np.unique(categories, return_inverse=True)
         # Sparse: there may be as many categories as patients.
-        n_images = np.bincount(self.of_row)
-        entries = 1.0 / n_images[self.of_row], (self.of_row, indices)
+        n_images = np.bincount(self.unit_of_image)
+        entries = 1.0 / n_images[self.unit_of_image], (self.unit_of_image, indices)
         fractions = csr_array(entries, shape=(len(self.classes), len(names)))
         by_class = [
             (fractions.T @ (permuted == class_index).T.astype(np.float64)).T / count
@@ -493,13 +507,15 @@ class _Units:
         accuracies: NDArray[np.float64] = np.max(by_class, axis=0).sum(axis=1) / len(self.counts)
         return accuracies
 
-    def _of_numbers(self, numbers: NDArray[np.float64], permuted: Groups) -> NDArray[np.float64]:
-        """Return the balanced accuracy of the best threshold between any class and the others.
+    def _threshold_accuracies(
+        self, numbers: NDArray[np.float64], permuted: Groups
+    ) -> NDArray[np.float64]:
+        """Return the balanced accuracy of the best threshold between a class and the others.
 
-        (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
+        The accuracy is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
         """
-        sums = np.bincount(self.of_row, numbers, len(self.classes))
-        means = sums / np.bincount(self.of_row, minlength=len(self.classes))
+        sums = np.bincount(self.unit_of_image, numbers, len(self.classes))
+        means = sums / np.bincount(self.unit_of_image, minlength=len(self.classes))
         order = np.argsort(means, kind="stable")
         ends = np.append(np.diff(means[order]) > _TOLERANCE, True)
         n, best = len(means), np.zeros(len(permuted))
@@ -512,8 +528,10 @@ class _Units:
         return (1 + best) / 2
 
 
-def _adjusted(observed: NDArray[np.float64], permuted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return p-values of n properties from their statistics, observed (n,) and permuted (n, m)."""
+def _adjusted_p_values(
+    observed: NDArray[np.float64], permuted: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return adjusted p-values (n,) from statistics, observed (n,) and permuted (n, m)."""
     p = np.array([_tail_fractions(row) for row in np.column_stack([observed, permuted])])
     smallest = p.min(axis=0)
     adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
@@ -521,7 +539,7 @@ def _adjusted(observed: NDArray[np.float64], permuted: NDArray[np.float64]) -> N
 
 
 def _tail_fractions(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for every value the fraction of all values that are at least as large."""
+    """Return the fraction of the values that are at least as large as each value."""
     below = np.searchsorted(np.sort(values), values - _TOLERANCE)
     fractions: NDArray[np.float64] = 1 - below / len(values)
     return fractions

@@ -17,9 +17,9 @@ A draw may lack a class, and the metric is then undefined. A repeat whose images
 left out of the mean of that replicate; a draw that leaves no repeat is repeated and counted. The
 distribution is thus conditional on the presence of every class.
 
-A bootstrap of patients gives an interval of zero width if all images are right. The Wilson interval
-of `proportion` does not; it is computed with the effective number of images, given the correlation
-within patients.
+A bootstrap of patients gives an interval of zero width if all predictions are correct. The Wilson
+interval of `proportion` does not; it is computed with the effective number of images, given the
+correlation within patients.
 
 References
 ----------
@@ -57,12 +57,12 @@ _MAX_REDRAWS = 20
 
 
 class UndefinedMetricError(ValueError):
-    """Raised by a metric that is undefined for these images; the draw is then repeated."""
+    """Exception raised by a metric that is undefined for images; the draw is then repeated."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Value with its confidence interval and the numbers of patients and replicates."""
+    """Value of a metric with its confidence interval and numbers of patients and replicates."""
 
     value: float
     low: float
@@ -133,18 +133,18 @@ def check_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class BootstrapReplicates:
-    """Statistic of all patients, and of the replicates (n_replicates,)."""
+    """Value of a statistic on all patients and on each bootstrap replicate (n_replicates,)."""
 
     value: float
     values: NDArray[np.float64]
     n_patients: int
     n_redrawn: int
 
-    def interval(self, level: float, wider: float = 1.0) -> tuple[float, float]:
+    def interval(self, level: float, widening: float = 1.0) -> tuple[float, float]:
         """Return the percentile interval with a correction for few patients.
 
-        The tails are expanded from the normal to Student's t distribution. With `wider` the ends
-        are moved `wider` times as far from the value, within 0 and 1.
+        The tails are expanded from the normal to Student's t distribution. If `widening` is not 1,
+        it multiplies the distances from the value to the limits, which are clipped to 0 and 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
         """
@@ -152,14 +152,14 @@ class BootstrapReplicates:
         # √(n/(n−1)) because the variance of a bootstrap draw divides by n, not by n − 1.
         tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
         ends = np.quantile(self.values, (tail, 1 - tail))
-        if wider != 1:
-            ends = np.clip(self.value + wider * (ends - self.value), 0, 1)
+        if widening != 1:
+            ends = np.clip(self.value + widening * (ends - self.value), 0, 1)
         low, high = ends.tolist()
         return low, high
 
 
 class PatientBootstrap:
-    """Bootstrap of the patients of all repeats; each class needs two patients or more."""
+    """Bootstrap over the patients of all repeats; each class needs two or more patients."""
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
         if not repeats:
@@ -193,9 +193,10 @@ class PatientBootstrap:
             )
 
     def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
-        """Return the statistic with patients repeated `times` (n_patients,).
+        """Return the statistic with each patient counted `times` times, (n_patients,).
 
-        Mean over the repeats in which these patients have every class; NaN if there is none.
+        It is the mean over the repeats in which the drawn patients have every class; NaN without
+        such repeats.
         """
         # Ufuncs are called directly because this runs for thousands of draws.
         has_class = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
@@ -214,7 +215,7 @@ class PatientBootstrap:
     def replicates(
         self, statistic: Statistic, n_replicates: int, random_state: int
     ) -> BootstrapReplicates:
-        """Return the statistic of all patients and of random draws of patients."""
+        """Return the values of a statistic on all patients and on bootstrap replicates."""
         n_replicates = check_whole_number("n_replicates", n_replicates, 100)
         rng = np.random.default_rng(check_whole_number("random_state", random_state, 0))
         n = len(self.patients)
@@ -239,7 +240,7 @@ class PatientBootstrap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Values of two methods, difference first − second with interval, and its p-value."""
+    """Values of two methods, and their difference (first − second) with interval and p-value."""
 
     first: float
     second: float
@@ -295,7 +296,7 @@ def paired_bootstrap(
 
 
 def _p_value(sample: BootstrapReplicates) -> float:
-    """Solve an end of `BootstrapReplicates.interval` = 0 for the level."""
+    """Return 1 minus the level at which a limit of `BootstrapReplicates.interval` is 0."""
     n, n_beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
     tail = (n_beyond + 1) / (len(sample.values) + 1)
     return min(1.0, float(2 * t.cdf(norm.ppf(tail) * np.sqrt((n - 1) / n), n - 1)))
@@ -316,8 +317,8 @@ def _check_same_images(first: Sequence[Repeat], second: Sequence[Repeat]) -> Non
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing by Holm's method.
 
-    Rejecting those below α keeps the family-wise error rate below α. The i-th smallest of m is
-    multiplied by m − i + 1, and is never less than a smaller one.
+    If hypotheses with adjusted p-values below α are rejected, the family-wise error rate is at most
+    α. The i-th smallest of m p-values is multiplied by m − i + 1; the results are made monotone.
 
     Parameters
     ----------
@@ -373,7 +374,7 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
 
 @dataclass(frozen=True)
 class Proportion:
-    """Proportion of images and its interval; `low` and `high` are None with too few patients."""
+    """Proportion of correct images with interval; limits are None with too few patients."""
 
     n_right: int
     n_images: int
@@ -420,7 +421,7 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
 
 
 def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
-    """Return the interval of the mean of proportions of disjoint images; None if one has none.
+    """Return the interval of the mean of proportions; None if a proportion has no interval.
 
     Parameters
     ----------
@@ -443,13 +444,13 @@ def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
 
 
 _LEVEL = 0.95
-_AT_ONCE = 2**15  # values that are ranked together, to fit into the cache
+_BATCH_VALUES = 2**15  # values that are ranked together, to fit into the cache
 _MANY_PATIENTS = 100  # patients, above which fewer replicates are drawn
 
 
 @dataclass(frozen=True)
 class AucIntervals:
-    """AUC of each measurement (n,) with its interval; NaN where patients are too few."""
+    """AUC of each measurement (n,) with its interval; NaN with too few patients."""
 
     value: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -490,8 +491,8 @@ def auc_per_feature(
     if len(patient_names) > _MANY_PATIENTS:
         n_replicates = max(100, n_replicates // 4)
     n_draws = n_replicates if min(sizes) > 1 else 0
-    draws = [_draw(rng, indices, positive, len(patient_names)) for _ in range(n_draws)]
-    step = max(1, _AT_ONCE // len(values))
+    draws = [_draw_patients(rng, indices, positive, len(patient_names)) for _ in range(n_draws)]
+    step = max(1, _BATCH_VALUES // len(values))
     parts = [
         _column_aucs(values[:, start : start + step], positive, indices, len(patient_names), draws)
         for start in range(0, values.shape[1], step)
@@ -506,7 +507,7 @@ def _column_aucs(
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return AUC, low and high of each column."""
+    """Return the AUC of each column and the limits (low, high) of its interval."""
     ranks = _Ranks(values, positive)
     aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
@@ -521,7 +522,7 @@ def _column_aucs(
 
 
 class _Ranks:
-    """Sorted columns of values, for fast computation of AUCs with any weights of units."""
+    """Ranks of the values in each column, for fast computation of AUCs with weighted units."""
 
     def __init__(self, values: NDArray[np.float64], positive: NDArray[np.bool_]) -> None:
         self._positive = positive
@@ -536,7 +537,7 @@ class _Ranks:
         self._ends = [first] if np.array_equal(first, last) else [first, last]
 
     def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the fraction of correctly ordered pairs of each column; ties count half."""
+        """Return the AUC of each column: the fraction of correctly ordered pairs; ties count ½."""
         above, below = weights[self._positive], weights[~self._positive]
         sums = np.zeros((len(self._order), len(below) + 1))
         np.cumsum(below[self._order], axis=1, out=sums[:, 1:])
@@ -545,13 +546,13 @@ class _Ranks:
         return aucs
 
 
-def _draw(
+def _draw_patients(
     rng: np.random.Generator,
     indices: NDArray[np.int64],
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
-    """Return how often each patient is drawn, such that both classes are present."""
+    """Draw patients with replacement, with both classes; return how often each was drawn."""
     while True:
         times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
         if times[indices[positive]].any() and times[indices[~positive]].any():

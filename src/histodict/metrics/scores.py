@@ -1,9 +1,9 @@
 """Metrics of predictions, scores and probabilities.
 
-All functions take the labels (n_images,) and the predictions in the same order: one label per
-image, or scores. Scores of two classes are one number per image, high for the class `positive`, by
-default the second in sorted order, as returned by `decision_function`. Scores of more classes are
-(n_images, n_classes) with columns in sorted order. Likewise for probabilities.
+All functions take true labels (n_images,) and predicted labels or scores in the same order. Scores
+of two classes have the shape (n_images,) and are high for the class `positive`, by default the
+second in sorted order, as returned by `decision_function`. Scores of more classes have the shape
+(n_images, n_classes), with columns in sorted order. The same holds for probabilities.
 
 Metrics that the bootstrap computes thousands of times are implemented here. The functions of
 scikit-learn give the same values and take 9 to 210 times as long on 30 to 2,000 images.
@@ -82,11 +82,11 @@ def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
         If there is no image of class `positive`.
     """
     truth, predicted = _check_predictions(labels, predictions)
-    return _mean_of_chosen(predicted == positive, truth == positive, f"class {positive!r}")
+    return _mean_of_selected(predicted == positive, truth == positive, f"class {positive!r}")
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
-    """Return the fraction of other images that are not predicted as `positive`.
+    """Return the fraction of images of other classes that are not predicted as `positive`.
 
     Parameters
     ----------
@@ -105,10 +105,10 @@ def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
     """
     truth, predicted = _check_predictions(labels, predictions)
     other = f"a class other than {positive!r}"
-    return _mean_of_chosen(predicted != positive, truth != positive, other)
+    return _mean_of_selected(predicted != positive, truth != positive, other)
 
 
-def _mean_of_chosen(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
+def _mean_of_selected(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
     if not chosen.any():
         raise ValueError(f"no image is of {what}")
     return float(np.mean(right[chosen]))
@@ -120,13 +120,14 @@ def _mean_of_chosen(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: s
 def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> float:
     """Return the area under the ROC curve; ties count one half.
 
-    For more than two classes, the mean over the classes of the AUC against all others.
+    For more than two classes, return the mean over the classes of the AUC of each class against all
+    others.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     scores : (n_images,) for two classes; (n_images, n_classes) for more
-    positive : class with high scores, of two; None for the second in sorted order
+    positive : class with high scores if there are two; None for the second in sorted order
 
     Returns
     -------
@@ -153,7 +154,7 @@ def _two_class_auc(is_positive: NDArray[np.bool_], scores: NDArray[Any]) -> floa
 class RocCurve:
     """False positive and false negative rates (n_thresholds,), by decreasing threshold.
 
-    `operating` is (false positive rate, false negative rate) at the threshold in use.
+    The pair `operating` contains both rates at the decision threshold.
     """
 
     false_positive_rate: NDArray[np.float64]
@@ -173,7 +174,7 @@ def roc_curve(
     labels : (n_images,), true classes, of two
     scores : (n_images,)
     positive : class with high scores; None for the second in sorted order
-    threshold : threshold in use, for `RocCurve.operating`
+    threshold : decision threshold, for `RocCurve.operating`
 
     Returns
     -------
@@ -201,13 +202,14 @@ def roc_curve(
 def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object = None) -> float:
     """Return the mean squared difference between the probabilities and the true outcome.
 
-    Two classes: (p − 1[positive])²; more: summed over the classes.
+    For two classes the squared difference of the probability of `positive` is used, for more
+    classes the sum over the classes.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
-    positive : class of the probabilities, of two; None for the second in sorted order
+    positive : class of the probabilities if there are two; None for the second in sorted order
 
     Returns
     -------
@@ -235,14 +237,15 @@ def calibration_curve(
 ) -> CalibrationCurve:
     """Return the calibration curve, with bins of equal width.
 
-    Two classes: the probability of `positive`. More: that of the most probable class.
+    For two classes the probability of `positive` is used, for more classes the probability of the
+    predicted class.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
     n_bins : number of bins between 0 and 1
-    positive : class of the probabilities, of two; None for the second in sorted order
+    positive : class of the probabilities if there are two; None for the second in sorted order
 
     Returns
     -------
@@ -268,16 +271,17 @@ def calibration_curve(
 def expected_calibration_error(
     labels: ArrayLike, probabilities: ArrayLike, n_bins: int = 10, *, positive: object = None
 ) -> float:
-    """Return the mean over the images of |mean probability − observed fraction| of their bin.
+    """Return the expected calibration error: the mean of |mean probability − observed fraction|.
 
-    With few images it is above 0 even for perfect probabilities.
+    The mean is over the images, with the values of their bins. With few images the error is above 0
+    even for perfect probabilities.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
     n_bins : number of bins between 0 and 1
-    positive : class of the probabilities, of two; None for the second in sorted order
+    positive : class of the probabilities if there are two; None for the second in sorted order
 
     Returns
     -------

@@ -9,8 +9,8 @@ n_classes) the images of each class per fold and T their mean over the folds, it
     Σ ((F − T)/T)²
 
 after the number of entries of F that are 0. The number of groups per fold has a small weight. The
-exact problem is NP-hard (it contains the partition problem); a greedy start is followed by moves
-and swaps, and every random start gives other folds.
+exact problem is NP-hard. A greedy assignment is improved by moving and swapping groups; different
+random orders of the groups give different folds.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .splits import Split, SplitError, Splits, check_splits, image_names, requir
 
 @dataclass(frozen=True)
 class Repeat:
-    """One repeat of an experiment: every image tested in it, once.
+    """Predictions of one repeat of an experiment, which tests each image once.
 
     Attributes
     ----------
     labels, patients : (n_images,)
-    predictions : labels or scores, (n_images,) or (n_images, n_classes), as a metric takes them
+    predictions : labels or scores, (n_images,) or (n_images, n_classes), for a metric
     """
 
     labels: NDArray[Any]
@@ -133,7 +133,7 @@ def balanced_folds(
     n_unavoidable = np.maximum(0, n_folds - (counts > 0).sum(axis=0)).sum()
     best, min_missing = np.empty(0, np.int64), np.inf
     for _ in range(_MAX_STARTS):
-        folds = _Exchange(counts, n_folds, rng).run()
+        folds = _FoldSearch(counts, n_folds, rng).run()
         n_missing = (fold_totals(counts, folds, n_folds) == 0).sum()
         if n_missing < min_missing:
             best, min_missing = folds, n_missing
@@ -162,7 +162,7 @@ def fold_totals(
     return F
 
 
-class _Exchange:
+class _FoldSearch:
     """Local search from one random start: greedy assignment of groups, then moves and swaps."""
 
     def __init__(self, counts: NDArray[np.int64], n_folds: int, rng: np.random.Generator) -> None:
@@ -178,26 +178,26 @@ class _Exchange:
     def run(self) -> NDArray[np.int64]:
         for group in self.order:
             gains = self._costs(self.totals + self.members[group]) - self._costs(self.totals)
-            self._put(group, int(gains.argmin()))
+            self._assign(group, int(gains.argmin()))
         better = True
-        while better and not self._even():
+        while better and not self._is_balanced():
             better = any([self._improve(group) for group in self.order])
         return self.folds
 
     def _costs(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cost of each fold with these totals (..., n_classes + 1)."""
+        """Return the cost of folds with these numbers of images and groups, (..., n + 1)."""
         imbalance = ((totals - self.target) ** 2 * self.weights).sum(axis=-1)
         costs: NDArray[np.float64] = imbalance + _MISSING_CLASS_COST * (totals == 0).sum(axis=-1)
         return costs
 
-    def _put(self, group: int, fold: int) -> None:
+    def _assign(self, group: int, fold: int) -> None:
         if self.folds[group] >= 0:
             self.totals[self.folds[group]] -= self.members[group]
         self.totals[fold] += self.members[group]
         self.folds[group] = fold
 
-    def _even(self) -> bool:
-        """Return whether all folds are within one image of the mean."""
+    def _is_balanced(self) -> bool:
+        """Return whether the counts of all folds differ from the mean by less than one image."""
         return bool(np.all(np.abs(self.totals - self.target)[:, : self.n_classes] < 1))
 
     def _improve(self, group: int) -> bool:
@@ -213,11 +213,11 @@ class _Exchange:
         if min(moves.min(), swaps.min()) > -1e-9:
             return False
         if moves.min() <= swaps.min():
-            self._put(group, int(moves.argmin()))
+            self._assign(group, int(moves.argmin()))
         else:
             other = int(swaps.argmin())
-            self._put(group, int(self.folds[other]))
-            self._put(other, int(current))
+            self._assign(group, int(self.folds[other]))
+            self._assign(other, int(current))
         return True
 
 
@@ -271,11 +271,13 @@ def k_folds(
             )
         seen.add(_canonical_labels(folds))
         for fold in range(n_folds):
-            test = folds[groups.of_image] == fold
+            test = folds[groups.group_of_image] == fold
             name = f"repeat {repeat + 1}, fold {fold + 1}"
-            splits.append(Split(name, _indices(~test), _indices(test), by, repeat))
+            splits.append(
+                Split(name, _selected_indices(~test), _selected_indices(test), by, repeat)
+            )
     protocol = {"n_folds": n_folds, "n_repeats": n_repeats, "random_state": random_state}
-    return _checked(manifest, splits, kind="k-fold", **protocol)
+    return _validated_splits(manifest, splits, kind="k-fold", **protocol)
 
 
 def learning_curve_splits(
@@ -318,14 +320,14 @@ def learning_curve_splits(
     splits = []
     for repeat in range(n_repeats):
         rng = _generator(random_state, repeat)
-        test = groups.divide(2, rng)[groups.of_image] == 1
+        test = groups.divide(2, rng)[groups.group_of_image] == 1
         queues = _shuffled_by_class(manifest, ~test, rng)
         for n in sizes:
             name = f"repeat {repeat + 1}, {n} per class"
             train = _take_first(queues, n, name)
-            splits.append(Split(name, train, _indices(test), by, repeat, n))
+            splits.append(Split(name, train, _selected_indices(test), by, repeat, n))
     protocol = {"n_per_class": sizes, "n_repeats": n_repeats, "random_state": random_state}
-    return _checked(manifest, splits, kind="hold-out", **protocol)
+    return _validated_splits(manifest, splits, kind="hold-out", **protocol)
 
 
 def leave_one_site_out(manifest: Manifest) -> Splits:
@@ -356,8 +358,11 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
             f"all images are from the site {names[0]!r}; at least two sites are needed"
         )
     tests = {f"site {name}": np.array([site == name for site in sites]) for name in names}
-    splits = [Split(name, _indices(~test), _indices(test)) for name, test in tests.items()]
-    return _checked(manifest, splits, kind="leave-one-site-out")
+    splits = [
+        Split(name, _selected_indices(~test), _selected_indices(test))
+        for name, test in tests.items()
+    ]
+    return _validated_splits(manifest, splits, kind="leave-one-site-out")
 
 
 def predefined_split(
@@ -401,12 +406,12 @@ def predefined_split(
         [index for index, value in enumerate(values) if value in names] for names in (train, test)
     )
     protocol = {"train": [*train], "test": [*test], "leave_out": [*leave_out]}
-    return _checked(
+    return _validated_splits(
         manifest, [Split("predefined", trained, tested, by)], kind="predefined", **protocol
     )
 
 
-def _checked(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Splits:
+def _validated_splits(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Splits:
     checked = Splits(tuple(splits), tuple(image_names(manifest)), manifest.digest(), protocol)
     check_splits(manifest, checked)
     return checked
@@ -417,33 +422,38 @@ def _checked(manifest: Manifest, splits: Sequence[Split], **protocol: Any) -> Sp
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of images that stay together.
+    """Groups of images that are not divided between folds.
 
-    of_image : group of each image; counts : images per group and class
-    needed : (n_classes,), classes that every training set must have
+    Attributes
+    ----------
+    by : unit of the groups, "patient" or "image"
+    names : names of the groups
+    group_of_image : (n_images,), index of the group of each image
+    counts : (n_groups, n_classes), number of images
+    required : (n_classes,), whether every training set must have the class
     """
 
     by: str
     names: list[str]
     classes: list[str]
-    of_image: NDArray[np.int64]
+    group_of_image: NDArray[np.int64]
     counts: NDArray[np.int64]
-    needed: NDArray[np.bool_]
+    required: NDArray[np.bool_]
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, by: str) -> _Groups:
         if not manifest.records:
             raise SplitError("no images to split")
         keys = manifest.patients if by == "patient" else image_names(manifest)
-        names, of_image = np.unique(keys, return_inverse=True)
+        names, group_of_image = np.unique(keys, return_inverse=True)
         classes, of_label = np.unique(manifest.labels, return_inverse=True)
         counts = np.zeros((len(names), len(classes)), np.int64)
-        np.add.at(counts, (of_image, of_label), 1)
-        needed = np.isin(classes, list(required_classes(manifest.records)))
-        return cls(by, names.tolist(), classes.tolist(), of_image, counts, needed)
+        np.add.at(counts, (group_of_image, of_label), 1)
+        required = np.isin(classes, list(required_classes(manifest.records)))
+        return cls(by, names.tolist(), classes.tolist(), group_of_image, counts, required)
 
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the fold of every group, such that no class is in one fold alone."""
+        """Return the fold of each group; raise SplitError if a class is in one fold only."""
         n_folds = check_whole_number("n_folds", n_folds, 2)
         n_groups = len(self.names)
         if n_groups < 2:
@@ -456,7 +466,7 @@ class _Groups:
                 f"{n_folds} folds need at least {n_folds} {self.by}s, but there are "
                 f"{n_groups}; use at most {hint(python='n_folds=', cli='--folds ')}{n_groups}"
             )
-        for class_index in np.flatnonzero(self.needed).tolist():
+        for class_index in np.flatnonzero(self.required).tolist():
             name, column = self.classes[class_index], self.counts[:, class_index]
             members = np.flatnonzero(column)
             if len(members) == 1:
@@ -467,7 +477,7 @@ class _Groups:
                 )
         folds = balanced_folds(self.counts, n_folds, rng)
         alone = (fold_totals(self.counts, folds, n_folds) > 0).sum(axis=0) == 1
-        alone &= self.needed
+        alone &= self.required
         if alone.any():
             raise SplitError(
                 f"no division of the {self.by}s into {n_folds} folds has class "
@@ -479,10 +489,10 @@ class _Groups:
 def _shuffled_by_class(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
-    """Return the chosen images of each class in a random order that ignores the manifest's."""
+    """Return the selected images of each class in random order, whatever the manifest order."""
     labels, indices = (
         manifest.labels,
-        sorted(_indices(chosen), key=image_names(manifest).__getitem__),
+        sorted(_selected_indices(chosen), key=image_names(manifest).__getitem__),
     )
     queues = {
         name: [i for i in indices if labels[i] == name] for name in np.unique(labels).tolist()
@@ -501,16 +511,16 @@ def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list
 
 
 def _generator(random_state: int, repeat: int) -> np.random.Generator:
-    """Return a generator for each repeat; adding repeats does not change the earlier ones."""
+    """Return the random generator of a repeat, which is independent of other repeats."""
     return np.random.default_rng([check_whole_number("random_state", random_state, 0), repeat])
 
 
 def _canonical_labels(folds: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return folds numbered by first occurrence, to compare divisions."""
+    """Renumber folds by first occurrence, so that equal divisions are equal tuples."""
     numbers: dict[int, int] = {}
     return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
 
 
-def _indices(chosen: NDArray[np.bool_]) -> list[int]:
+def _selected_indices(chosen: NDArray[np.bool_]) -> list[int]:
     indices: list[int] = np.flatnonzero(chosen).tolist()
     return indices

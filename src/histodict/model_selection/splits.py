@@ -30,11 +30,11 @@ from ..utils.validation import check_kind
 
 
 class SplitError(ValueError):
-    """Images that cannot be split as requested; the message states the reason and a remedy."""
+    """Exception raised if images cannot be split as requested."""
 
 
 class PatientLeakError(SplitError):
-    """Split with a patient in both the training and the test set."""
+    """Exception raised if a patient is in both the training and the test set."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Split:
     Attributes
     ----------
     by : unit that is not divided, "patient" or "image"
-    repeat : number of the repeat; its splits are the folds
+    repeat : index of the repeat; the splits of one repeat are its folds
     n_per_class : training images per class, if their number was requested
     """
 
@@ -67,7 +67,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """Splits of one manifest.
+    """Splits of one manifest into training and test sets.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
 def required_classes(records: Iterable[ImageRecord]) -> set[str]:
     """Return the classes that need images in every training set.
 
-    An image with a mask shows both kinds of tissue, so its class is not required.
+    Images with masks show tissue of both classes, so their classes are not required.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ SCHEMA = 1
 
 
 class SplitFileError(SplitError):
-    """Splits file that is damaged, modified or made for other images."""
+    """Exception raised if a splits file is damaged, modified or made for other images."""
 
 
 def save_splits(splits: Splits, path: Path | str) -> Path:
@@ -233,7 +233,7 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
     Path
     """
     path = Path(path)
-    content = _content(splits)
+    content = _file_content(splits)
     text = json.dumps(content | {"digest": _digest(content)})
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -260,10 +260,10 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
         If the splits are invalid, for instance share patients.
     """
     path = Path(path)
-    content = _read(path)
+    content = _read_content(path)
     try:
         images = tuple(str(name) for name in content["images"])
-        splits = tuple(_split(entry, len(images)) for entry in content["splits"])
+        splits = tuple(_parse_split(entry, len(images)) for entry in content["splits"])
         loaded = Splits(splits, images, str(content["manifest"]), dict(content["protocol"]))
         _check_manifest(path, loaded, manifest)
         loaded = _reorder(manifest, loaded)
@@ -288,10 +288,10 @@ def splits_digest(splits: Splits) -> str:
     -------
     str
     """
-    return _digest(_content(splits))
+    return _digest(_file_content(splits))
 
 
-def _content(splits: Splits) -> dict[str, Any]:
+def _file_content(splits: Splits) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -306,7 +306,7 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_content(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path, "a split file")
     except ValueError as error:
@@ -326,7 +326,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _split(entry: dict[str, Any], n_images: int) -> Split:
+def _parse_split(entry: dict[str, Any], n_images: int) -> Split:
     for field in fields(Split):
         if field.name in entry:
             check_kind(field.name, entry[field.name], str(field.type))

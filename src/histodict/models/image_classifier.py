@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted_class
-from ..decision.threshold import DecisionThreshold, is_bimodal, tuned, unlabelled_threshold
+from ..decision.threshold import DecisionThreshold, is_bimodal, unlabelled_threshold, with_change
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike, PixelSizeOption
 from ..patches.patch_map import PatchMap
@@ -356,7 +356,7 @@ class ImageClassifier(ImageEstimator):
         after = moved.decision_threshold
         assert before and after
         values = {"previous": before.value, "value": after.value}
-        moved.training_info_ = tuned(self.training_info_, "manual", shift=value, **values)
+        moved.training_info_ = with_change(self.training_info_, "manual", shift=value, **values)
         return moved
 
     def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
@@ -442,7 +442,7 @@ class ImageClassifier(ImageEstimator):
         metadata = {"n_images": len(known), "shift": shift} | (
             {} if has_two_groups else {"two_groups": False}
         )
-        adapted.training_info_ = tuned(self.training_info_, "adapted", **metadata)
+        adapted.training_info_ = with_change(self.training_info_, "adapted", **metadata)
         return adapted
 
     def _with_score_shift(self, shift: float) -> Self:

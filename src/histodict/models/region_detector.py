@@ -23,7 +23,7 @@ from ..decision.threshold import (
     describe_min_size,
     fit_margin_threshold,
     match_regions,
-    tuned,
+    with_change,
 )
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..images.pixel_size import MppLike, PixelSize, PixelSizeOption
@@ -460,7 +460,7 @@ class RegionDetector(ImageEstimator):
         changed = copy(self)
         changed.model_ = self.model_.with_atom_annotations(notes)
         if notes.disabled != self.model_.atom_annotations.disabled:
-            changed.training_info_ = tuned(self.training_info_, "atoms")
+            changed.training_info_ = with_change(self.training_info_, "atoms")
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
@@ -491,7 +491,7 @@ class RegionDetector(ImageEstimator):
             )
         changed, values = copy(self), {"previous": self.min_patches_, "value": round(value)}
         changed.min_patches_ = round(value)
-        changed.training_info_ = tuned(self.training_info_, "manual", **values)
+        changed.training_info_ = with_change(self.training_info_, "manual", **values)
         return changed
 
     def describe_decision(self) -> str:

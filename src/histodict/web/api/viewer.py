@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...datasets.manifest import ImageRecord
-from ...decision.threshold import NOTE, n_tuned_on
+from ...decision.threshold import NOTE, count_tuned_on
 from ...export.qupath import geojson_features
 from ...images.pixel_size import PixelSize, size_hint, size_warnings
 from ...models.predictions import Prediction
@@ -96,7 +96,7 @@ def _describe(call: ApiRequest, prediction: dict[str, Any]) -> dict[str, Any]:
     model, size = call.trained.model, PixelSize(prediction["mpp"], prediction["mpp_from"])
     size = replace(size, hint=size_hint(call.record.path) if size.is_guessed else "")
     warnings = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
-    if n_tuned_on(model.training_info_, [call.record.path]):
+    if count_tuned_on(model.training_info_, [call.record.path]):
         warnings.append(f"this model was {NOTE}")
     return {"state": DONE, "warnings": warnings, **prediction}
 
