@@ -74,7 +74,9 @@ def measure(name: str, side: int, repeats: int) -> dict[str, Any]:
 
 def flop(name: str, side: int) -> int:
     """Return the operations of the convolutions of an encoder."""
-    module = efficientnet.Lite0(efficientnet._trained()).to("meta")  # shapes without values
+    module = efficientnet.Lite0(efficientnet._load_pretrained_weights()).to(
+        "meta"
+    )  # shapes without values
     total = 0
 
     def count(layer: efficientnet.Convolution, _: Any, out: torch.Tensor) -> None:

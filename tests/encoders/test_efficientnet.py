@@ -54,7 +54,7 @@ def make_pixels() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def module():
-    return Lite0(efficientnet._trained())
+    return Lite0(efficientnet._load_pretrained_weights())
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -137,7 +137,7 @@ def test_strips_do_not_change_a_block(monkeypatch, side, stride, height):
     block = random_block(4, 4, stride, side)
     x = torch.randn(1, 4, height, 10)
     for n_rows in (1, 2, 5, 7):
-        monkeypatch.setattr(efficientnet, "_STRIP", n_rows * block.n_wide * 10 * stride)
+        monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", n_rows * block.n_wide * 10 * stride)
         strips = Strips(block, stride, block.receptive_radius, block.n_wide)
         torch.testing.assert_close(strips(x), block(x))
     too_short = Strips(block, stride, 0, block.n_wide)
@@ -148,12 +148,12 @@ def test_strips_do_not_change_the_features(monkeypatch, module):
     x = torch.randn(1, 3, 128, 96)
     with torch.inference_mode():
         expected = module(x)
-        monkeypatch.setattr(efficientnet, "_STRIP", 2**12)
+        monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", 2**12)
         torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr(efficientnet, "_STRIP", 2**16)
+    monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", 2**16)
     encoder, pixels = load_encoder("efficientnet-lite0-both"), make_pixels()
     before = torch.get_num_threads()
     try:
@@ -180,7 +180,7 @@ def test_features_move_with_the_image(module):
 
 def test_shapes_are_the_same_without_strips():
     """On a GPU, for example, all rows are computed at once."""
-    somewhere = Lite0(efficientnet._trained()).to("meta")
+    somewhere = Lite0(efficientnet._load_pretrained_weights()).to("meta")
     x = torch.empty(2, 3, 64, 96, device="meta")
     assert somewhere(x).shape == (2, 1280, 2, 3)
     assert somewhere.to_half_way(x).shape == (2, 80, 4, 6)

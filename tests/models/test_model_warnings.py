@@ -44,7 +44,7 @@ def fetched(monkeypatch):
         return MeanColours()
 
     monkeypatch.setitem(encoder.FAMILIES, "hub", open_)
-    monkeypatch.setattr(encoder, "_CONSENTED", set())
+    monkeypatch.setattr(encoder, "_OPENED_NAMES", set())
     clear_encoder_cache()
     yield names
     clear_encoder_cache()
@@ -63,7 +63,7 @@ def strange(fetched, tissue, tmp_path, monkeypatch):
     vectors = f"hub:colours@{tmp_path / 'secret.pth'}"
     recipe = Recipe("dfdl", parameters, patch_px=CELL, patches_per_class=40, features=vectors)
     path = save_model(TissueClassifier(recipe).fit(tissue), tmp_path / "strange.histodict")
-    monkeypatch.setattr(encoder, "_CONSENTED", set())
+    monkeypatch.setattr(encoder, "_OPENED_NAMES", set())
     clear_encoder_cache()
     fetched.clear()
     return path

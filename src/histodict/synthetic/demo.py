@@ -149,17 +149,17 @@ _DISPLAY_WIDTH = 640
 
 
 def write_demo_page(path: Path, result: DemoResult) -> None:
-    """Write a self-contained page, without scripts and external resources.
+    """Write a self-contained HTML page of the result, without scripts or external resources.
 
     Parameters
     ----------
     path : HTML file
     result : result of `run_demo`
     """
-    write_page(path, "synthetic/page.html.j2", _content(result))
+    write_page(path, "synthetic/page.html.j2", _page_values(result))
 
 
-def _content(result: DemoResult) -> dict[str, Any]:
+def _page_values(result: DemoResult) -> dict[str, Any]:
     model, counts = result.model, result.confusion
     atoms = model.model_.atoms()
     assert atoms is not None
@@ -181,9 +181,9 @@ def _content(result: DemoResult) -> dict[str, Any]:
         ],
         "classes": model.class_names_,
         "confusion": counts.tolist(),
-        "roc": roc_curves_svg("roc", {"model": _roc(result)}),
-        "images": [_image(result, index) for index in _examples(result)],
-        "regions": [_regions(result, index) for index in range(len(result.findings))],
+        "roc": roc_curves_svg("roc", {"model": _roc_curve(result)}),
+        "images": [_image_values(result, index) for index in _example_indices(result)],
+        "regions": [_region_values(result, index) for index in range(len(result.findings))],
         "min_patches": result.detector.min_patches_,
         "atoms": atom_mosaics(bases, model.recipe.patch_px),
         "timing": [
@@ -195,14 +195,14 @@ def _content(result: DemoResult) -> dict[str, Any]:
     }
 
 
-def _roc(result: DemoResult) -> RocCurve:
+def _roc_curve(result: DemoResult) -> RocCurve:
     truth, predictions = result.predicted
     scores = [prediction.score for prediction in predictions]
     return roc_curve(truth, scores, positive=result.model.class_names_[1])
 
 
-def _examples(result: DemoResult) -> list[int]:
-    """Return some images of each class in turn, wrong predictions first."""
+def _example_indices(result: DemoResult) -> list[int]:
+    """Return the indices of example images, alternating classes, wrong predictions first."""
     truth = result.test.labels
     is_correct = [
         prediction.top_label == label
@@ -215,16 +215,16 @@ def _examples(result: DemoResult) -> list[int]:
     return [index for indices in by_class.values() for index in indices[:per_class]]
 
 
-def _image(result: DemoResult, index: int) -> dict[str, Any]:
+def _image_values(result: DemoResult, index: int) -> dict[str, Any]:
     record, prediction = result.test.records[index], result.predictions[index]
     assert prediction.patch_map is not None
     percentage = round(100 * prediction.proportions.get(result.model.class_names_[-1], 0.0))
     overlay = draw_overlay(prediction.patch_map, prediction.summary())
-    return _display_image(overlay, record, prediction) | {"share": percentage}
+    return _resized_image_values(overlay, record, prediction) | {"share": percentage}
 
 
-def _regions(result: DemoResult, index: int) -> dict[str, Any]:
-    """Return an image with its true regions, and beside it the predicted ones."""
+def _region_values(result: DemoResult, index: int) -> dict[str, Any]:
+    """Return template values of a region image: true regions, and predicted regions beside."""
     record, prediction = result.regions.records[index], result.findings[index]
     assert record.mask is not None
     rings = region_rings(prediction)
@@ -239,15 +239,15 @@ def _regions(result: DemoResult, index: int) -> dict[str, Any]:
     area = sum(region.area_um2 or 0 for region in prediction.regions) / 1e6
     count = f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}"
     summary = f"{count}, {area:.3f} mm²" if rings else "no region"
-    return _display_image(np.concatenate([truth, overlay], axis=1), record, prediction) | {
+    return _resized_image_values(np.concatenate([truth, overlay], axis=1), record, prediction) | {
         "found": summary
     }
 
 
-def _display_image(
+def _resized_image_values(
     pixels: NDArray[np.uint8], record: ImageRecord, prediction: ImagePrediction | RegionPrediction
 ) -> dict[str, Any]:
-    """Return an image at the page's width, with its prediction and whether it is correct."""
+    """Return template values of an image: resized pixels, prediction, and whether correct."""
     height = round(pixels.shape[0] * _DISPLAY_WIDTH / pixels.shape[1])
     return {
         "uri": jpeg_data_uri(np.asarray(Image.fromarray(pixels).resize((_DISPLAY_WIDTH, height)))),

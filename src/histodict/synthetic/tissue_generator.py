@@ -27,12 +27,12 @@ from ..utils.validation import check_whole_number
 Map = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
-_SMALLEST_SIDE = 64
+_MIN_SIDE = 64
 _BORDER = 24  # drawn around the image and cropped, so that nuclei may cross the edge
 
 
 class Scene:
-    """Maps of H and E on a canvas, and the mask of space occupied by nuclei."""
+    """Canvas with maps of haematoxylin and eosin, and a mask of pixels occupied by nuclei."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.H: Map = np.zeros(shape, np.float32)
@@ -52,8 +52,8 @@ def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
     tuple of int
         Shape (height, width), with the border.
     """
-    width = check_whole_number("width", size[0], _SMALLEST_SIDE)
-    height = check_whole_number("height", size[1], _SMALLEST_SIDE)
+    width = check_whole_number("width", size[0], _MIN_SIDE)
+    height = check_whole_number("height", size[1], _MIN_SIDE)
     return height + 2 * _BORDER, width + 2 * _BORDER
 
 
@@ -80,7 +80,7 @@ def smooth_noise(
     Parameters
     ----------
     shape : (height, width)
-    scale : distance of the random values in pixels, down and across
+    scale : vertical and horizontal distance of the random values in pixels
     rng : random generator
 
     Returns
@@ -109,7 +109,7 @@ def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
 
 
 def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
-    """Return y and x of every pixel.
+    """Return the coordinates y and x of every pixel.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ _MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 @dataclass(frozen=True)
 class _Nuclei:
-    """Appearance of one kind of nucleus; lengths in pixels, densities as haematoxylin."""
+    """Appearance of one kind of nucleus: lengths in pixels, amounts of haematoxylin."""
 
     length: float  # half axes
     width: float
@@ -142,7 +142,7 @@ class _Nuclei:
 
     @property
     def max_radius(self) -> int:
-        """Pixels from the centre to the edge of the template of a nucleus."""
+        """Distance from the centre to the edge of the template of a nucleus, in pixels."""
         return math.ceil(1.35 * self.length)
 
 
@@ -154,7 +154,7 @@ _LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw a row of epithelial nuclei, perpendicular to the lumen.
+    """Draw a layer of epithelial nuclei around the lumens, oriented perpendicular to them.
 
     Parameters
     ----------
@@ -164,9 +164,9 @@ def draw_lining(
     tissue : mask of the tissue
     rng : random generator
     """
-    positions = _scatter((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
-    angles = _uphill(depth, positions)
-    _paint(scene, _EPITHELIAL, positions, angles + rng.normal(0, 0.2, len(angles)), rng)
+    positions = _random_positions((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
+    angles = _ascent_angles(depth, positions)
+    _draw_nuclei(scene, _EPITHELIAL, positions, angles + rng.normal(0, 0.2, len(angles)), rng)
 
 
 def draw_lymphocytes(
@@ -184,9 +184,9 @@ def draw_lymphocytes(
     """
     weight = np.where(stroma, np.float32(1), np.float32(0.15))
     density = 0.02 * (inflammation * inflammation * weight + 0.01)
-    positions = _scatter(allowed, density, rng)
+    positions = _random_positions(allowed, density, rng)
     angles = rng.uniform(0, np.pi, len(positions[0]))
-    _paint(scene, _LYMPHOCYTE, positions, angles, rng)
+    _draw_nuclei(scene, _LYMPHOCYTE, positions, angles, rng)
 
 
 def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Generator) -> None:
@@ -199,18 +199,18 @@ def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Gene
     allowed : mask of pixels that may have a nucleus
     rng : random generator
     """
-    positions = _scatter(allowed, 0.0016, rng)
-    angles = _uphill(flow, positions) + math.pi / 2
-    _paint(scene, _FIBROBLAST, positions, angles + rng.normal(0, 0.15, len(angles)), rng)
+    positions = _random_positions(allowed, 0.0016, rng)
+    angles = _ascent_angles(flow, positions) + math.pi / 2
+    _draw_nuclei(scene, _FIBROBLAST, positions, angles + rng.normal(0, 0.15, len(angles)), rng)
 
 
-def _uphill(heights: Map, positions: Positions) -> NDArray[np.float64]:
+def _ascent_angles(heights: Map, positions: Positions) -> NDArray[np.float64]:
     """Return the angle of steepest ascent at the positions."""
     dy, dx = (np.asarray(slope)[positions] for slope in np.gradient(heights))
     return np.arctan2(dy, dx).astype(np.float64)
 
 
-def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
+def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
     """Return random pixels, in random order, with the given density per pixel."""
     selected = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
     rows, columns = np.nonzero(selected)
@@ -218,7 +218,7 @@ def _scatter(allowed: Mask, density: Map | float, rng: np.random.Generator) -> P
     return rows[order], columns[order]
 
 
-def _paint(
+def _draw_nuclei(
     scene: Scene,
     nuclei: _Nuclei,
     positions: Positions,
@@ -248,7 +248,7 @@ def _paint(
 
 
 def _enforce_spacing(taken: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
-    """Return the indices of positions that keep spacing and margin; mark them as taken."""
+    """Return the indices of positions with enough distance to others, and mask these pixels."""
     height, width = taken.shape
     dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
     disc = dy**2 + dx**2 <= spacing**2
@@ -264,27 +264,27 @@ def _enforce_spacing(taken: Mask, positions: Positions, spacing: int, margin: in
 def _nucleus_templates(
     nuclei: _Nuclei, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
-    """Return cover (0 to 1) and haematoxylin of one small square image per nucleus."""
+    """Return opacity (0 to 1) and haematoxylin templates, (n_nuclei, side, side) each."""
 
-    def one_each(values: NDArray[np.float64]) -> Map:
+    def per_nucleus(values: NDArray[np.float64]) -> Map:
         return values.astype(np.float32)[:, None, None]
 
     def around(mean: float, spread: float) -> Map:
-        return one_each(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
+        return per_nucleus(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
 
     half = nuclei.max_radius
     y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
-    cos, sin = one_each(np.cos(angles)), one_each(np.sin(angles))
+    cos, sin = per_nucleus(np.cos(angles)), per_nucleus(np.sin(angles))
     length, width = around(nuclei.length, 0.11), around(nuclei.width, 0.13)
     u, v = (cos * x + sin * y) / length, (cos * y - sin * x) / width
     r = np.sqrt(u * u + v * v) + np.float32(1e-3)
-    c, s = (one_each(rng.normal(0, 0.04, len(angles))) for _ in range(2))
+    c, s = (per_nucleus(rng.normal(0, 0.04, len(angles))) for _ in range(2))
     r /= 1 + (c * u * (u * u - 3 * v * v) + s * v * (3 * u * u - v * v)) / (
         r * r * r
     )  # c·cos 3θ + s·sin 3θ
     cover = np.clip((1 - r) * width / 1.2 + 0.5, 0, 1)
     rim = np.exp(-(((r - 0.86) * width / 1.3) ** 2))
-    u0, v0 = (one_each(rng.uniform(-0.35, 0.35, len(angles))) for _ in range(2))
+    u0, v0 = (per_nucleus(rng.uniform(-0.35, 0.35, len(angles))) for _ in range(2))
     nucleolus = np.exp(-((u - u0) ** 2 + (v - v0) ** 2) * (width / 1.5) ** 2)
     grain = rng.standard_normal(cover.shape, dtype=np.float32)
     chromatin = 1 + 4 * nuclei.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
@@ -323,15 +323,15 @@ def draw_stain(rng: np.random.Generator) -> Stain:
     -------
     Stain
     """
-    h = _unit(np.array([0.62, 0.71, 0.31]) + rng.normal(0, [0.035, 0.025, 0.025]))
-    e = _unit(np.array([0.14, 0.87, 0.42]) + rng.normal(0, [0.045, 0.03, 0.07]))
+    h = _unit_vector(np.array([0.62, 0.71, 0.31]) + rng.normal(0, [0.035, 0.025, 0.025]))
+    e = _unit_vector(np.array([0.14, 0.87, 0.42]) + rng.normal(0, [0.045, 0.03, 0.07]))
     white = rng.uniform(216, 252) + rng.normal(0, 2.5, 3)
     return Stain(
-        haematoxylin=_triple(h),
-        eosin=_triple(e),
+        haematoxylin=_to_tuple(h),
+        eosin=_to_tuple(e),
         haematoxylin_strength=float(np.exp(rng.uniform(-0.6, 0.6))),
         eosin_strength=float(np.exp(rng.uniform(-0.75, 0.45))),
-        white=_triple(np.minimum(white, 254)),
+        white=_to_tuple(np.minimum(white, 254)),
     )
 
 
@@ -360,11 +360,11 @@ def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArr
     return np.clip(np.rint(light), 0, 255).astype(np.uint8)
 
 
-def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return vector / np.linalg.norm(vector)
 
 
-def _triple(vector: NDArray[np.float64]) -> tuple[float, float, float]:
+def _to_tuple(vector: NDArray[np.float64]) -> tuple[float, float, float]:
     r, g, b = vector.tolist()
     return r, g, b
 
@@ -426,7 +426,7 @@ def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Sc
     scene = Scene(tissue.shape)
     wall = rng.uniform(15, 21)
     lumens = _draw_lumens(inflammation, tissue, wall, rng)
-    depth = _distance(lumens)
+    depth = _distance_to_mask(lumens)
     flow = _draw_stroma(scene, inflammation, depth, rng)
     _draw_epithelium(scene, depth, wall, rng)
     stroma = depth > wall + 3
@@ -439,8 +439,8 @@ def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Sc
     return scene
 
 
-def _distance(mask: Mask) -> Map:
-    """Return the distance to the mask, to about a pixel; large if the mask is empty."""
+def _distance_to_mask(mask: Mask) -> Map:
+    """Return the distance to the mask within about a pixel; large if the mask is empty."""
     coarse = ~mask[::2, ::2]
     if coarse.all():
         return np.full(mask.shape, 1e3, np.float32)
@@ -491,7 +491,7 @@ def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Gener
 
 
 def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
-    """Return the mask of tissue: everywhere, or on one side of a wavy line."""
+    """Return a tissue mask of the whole canvas, or of one side of a wavy line."""
     if rng.random() > _BACKGROUND_FRACTION:
         return np.ones(shape, bool)
     angle = rng.uniform(0, 2 * math.pi)
@@ -501,12 +501,12 @@ def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
     return across + waves < rng.uniform(0.5, 0.8)
 
 
-def _healthy(shape: tuple[int, int], rng: np.random.Generator) -> Map:
+def _healthy_map(shape: tuple[int, int], rng: np.random.Generator) -> Map:
     return np.zeros(shape, np.float32)
 
 
-def _inflamed(shape: tuple[int, int], rng: np.random.Generator) -> Map:
-    """Return clusters over most of the image, with less inflamed tissue between them."""
+def _inflamed_map(shape: tuple[int, int], rng: np.random.Generator) -> Map:
+    """Return an inflammation map with clusters over most of the image."""
     noise = smooth_noise(shape, (80, 80), rng) + 0.5 * smooth_noise(shape, (30, 30), rng)
     calm = np.quantile(noise[::4, ::4], rng.uniform(0.4, 0.65))
     return np.clip(0.5 + 2 * (noise - calm), 0.12, 1).astype(np.float32)
@@ -514,13 +514,13 @@ def _inflamed(shape: tuple[int, int], rng: np.random.Generator) -> Map:
 
 # Map of inflammation, from 0 to 1 at every pixel, by class.
 INFLAMMATION: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] = {
-    "healthy": _healthy,
-    "inflamed": _inflamed,
+    "healthy": _healthy_map,
+    "inflamed": _inflamed_map,
 }
 
 
 def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
-    """Return n_regions separate blobs inside the tissue and the image."""
+    """Return a mask of n_regions separate blobs inside the tissue and the image."""
     shape = tissue.shape
     foci = np.zeros(shape, bool)
     free = np.zeros(shape, bool)
@@ -557,7 +557,7 @@ def _add_blob(
 
 
 def _draw_lumens(inflammation: Map, tissue: Mask, wall: float, rng: np.random.Generator) -> Mask:
-    """Return lumens that leave space for epithelium and some stroma between them."""
+    """Return a mask of lumens with enough distance for epithelium and stroma between them."""
     shape = tissue.shape
     lumens = np.zeros(shape, bool)
     placed: list[tuple[float, float, float]] = []
