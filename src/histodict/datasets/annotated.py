@@ -40,7 +40,7 @@ _PATIENTS = "List the images in a CSV with a column 'patient'"
 def match_annotations(
     images: Sequence[ImageLike], annotations_source: AnnotationFile | Path | str
 ) -> list[AnnotationFile]:
-    """Return the annotation file of each image; a single file is for a single image.
+    """Return the annotation file of each image; a single file requires a single image.
 
     For an image without a file in the folder, the expected file name is returned; reading it then
     reports that it is missing.
@@ -237,7 +237,7 @@ def _describe(
 
 
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
-    """Raise an error unless each class has an outline or a labelled image."""
+    """Raise ManifestError unless each class has an outline or a labelled image."""
     annotated = [record.annotations for record in manifest.records if record.annotations]
     counts = sum((annotations.read().names for annotations in annotated), Counter[str]())
     labels = {record.label for record in manifest.records}

@@ -40,7 +40,7 @@ OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic"
 # that is not a regular file is its description.
 IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
 CIRCLE, AGAIN, DEEP = "link to a folder above it", "too many links", "nested too deeply"
-_FOLDERS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
+_SKIPPED_FOLDER_KINDS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
 _MAX_ENTRIES = 32  # of one folder under different names: links between folders multiply paths
 _MAX_DEPTH = 100
 
@@ -66,7 +66,7 @@ class FolderEntry(NamedTuple):
         """Name, with the kind in brackets if it is not a normal file or folder."""
         if self.kind == OTHER:
             return self.path.name
-        slash = "/" if self.kind in _FOLDERS else ""
+        slash = "/" if self.kind in _SKIPPED_FOLDER_KINDS else ""
         return f"{self.path.name}{slash}{in_brackets(self.kind)}"
 
 
@@ -105,10 +105,10 @@ def read_class_folders(folder: Path, below: Sequence[FolderEntry] | None = None)
     `below` is the result of `walk` on the folder, if it is already known.
     """
     layout = FolderLayout()
-    subfolders = _folders(folder, walk(folder) if below is None else below, layout)
-    splits = _splits_among(folder, subfolders)
+    subfolders = _entries_by_subfolder(folder, walk(folder) if below is None else below, layout)
+    splits = _find_splits(folder, subfolders)
     for part in splits:
-        for class_folder, entries in _folders(part, subfolders[part], layout).items():
+        for class_folder, entries in _entries_by_subfolder(part, subfolders[part], layout).items():
             _add_class(layout, class_folder, entries, part.name)
     if splits:
         layout.empty += [path for path in subfolders if path not in splits]
@@ -118,8 +118,8 @@ def read_class_folders(folder: Path, below: Sequence[FolderEntry] | None = None)
     return layout
 
 
-def _splits_among(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> list[Path]:
-    """Return the sub-folders with images if they are splits; an empty list if they are classes."""
+def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> list[Path]:
+    """Return the sub-folders that are splits; an empty list if they are classes."""
     with_images = [
         path for path, below in subfolders.items() if any(e.kind == IMAGE for e in below)
     ]
@@ -135,7 +135,7 @@ def _splits_among(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> li
     return splits
 
 
-def _folders(
+def _entries_by_subfolder(
     folder: Path, below: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
     """Return the entries below each sub-folder; record loose images and skipped entries."""
@@ -220,7 +220,9 @@ def _walk(
         if entry.name in parts:
             continue
         if not (os.path.isdir(path) if is_link else entry.is_dir()):
-            kind = IMAGE if ending in READERS else odd_kind(path) if _is_odd(entry) else OTHER
+            kind = (
+                IMAGE if ending in READERS else odd_kind(path) if _is_special_file(entry) else OTHER
+            )
             yield FolderEntry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
             yield FolderEntry(path, IMAGE if is_ome_zarr_name(path) else OTHER, depth, is_link)
@@ -245,7 +247,7 @@ def _walk(
 
 
 def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
-    """Return why a folder is skipped; empty if it is not."""
+    """Return the reason why a folder is skipped; "" if it is not skipped."""
     if resolved in above:
         return CIRCLE
     if visits[resolved] >= _MAX_ENTRIES:
@@ -253,7 +255,7 @@ def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Cou
     return DEEP if depth >= _MAX_DEPTH else ""
 
 
-def _is_odd(entry: os.DirEntry[str]) -> bool:
+def _is_special_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() or not entry.is_file(follow_symlinks=False)
 
 
@@ -312,13 +314,13 @@ class FeatureFolder:
         Records without a feature file have an `error`. The path of a given record is the slide's
         image, or its name if there is no image.
         """
-        pairs = [(record.path, self._of(record)) for record in records]
+        pairs = [(record.path, self._with_feature_file(record)) for record in records]
         slides: dict[Path, list[Path]] = {}
         for slide, record in pairs:
             slides.setdefault(record.path, []).append(slide)
         return tuple(_check_single_slide(record, slides[record.path]) for _, record in pairs)
 
-    def _of(self, record: ImageRecord) -> ImageRecord:
+    def _with_feature_file(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
         names = list(slide_stems(slide.name))
         files = next((self._files[name] for name in names if name in self._files), [])

@@ -184,7 +184,7 @@ ALIASES = {
 }
 MANIFEST_NAME = "manifest.csv"
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # suffixes of tables; images have others
-_NAME_THEM = (
+_PATIENT_REMEDY = (
     "Arrange the images as CLASS/PATIENT/IMAGE, or list them in a CSV file with a column 'patient'"
 )
 
@@ -421,7 +421,9 @@ def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Man
         warnings.append(f"{folder}: skipped images outside the class folders: {names}")
     warnings += [f"{place}: skipped, as the folder contains no images" for place in layout.empty]
     n_without_patient = sum(place.patient is None for place in layout.locations)
-    warnings += [no_patients(folder, n_without_patient, _NAME_THEM)] if n_without_patient else []
+    warnings += (
+        [no_patients(folder, n_without_patient, _PATIENT_REMEDY)] if n_without_patient else []
+    )
     return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
 
 
@@ -477,7 +479,7 @@ def _columns(
         raise ManifestError(f"columns: unknown fields {unknown}; the fields are {list(ALIASES)}")
     indices = {}
     for field in ALIASES:
-        candidates = _candidates(field, names, columns)
+        candidates = _matching_columns(field, names, columns)
         if len(candidates) > 1:
             names_found = [header[index] for index in candidates]
             how = hint(
@@ -523,7 +525,7 @@ def _missing_columns_error(
     )
 
 
-def _candidates(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:
+def _matching_columns(field: str, names: list[str], columns: Mapping[str, str]) -> list[int]:
     if field in columns:
         wanted: tuple[str, ...] = (columns[field].strip().casefold(),)
     else:
@@ -551,11 +553,11 @@ def _record(
         batch=cells.get("batch") or None,
         mpp=_mpp(where, cells.get("mpp", "")),
         split=cells.get("split") or None,
-        **_mapped(_path(folder, cells["mask"]) if cells.get("mask") else None),
+        **_mask_or_annotation(_path(folder, cells["mask"]) if cells.get("mask") else None),
     )
 
 
-def _mapped(path: Path | None) -> dict[str, Any]:
+def _mask_or_annotation(path: Path | None) -> dict[str, Any]:
     """Return the mask or the annotation file named in the mask column."""
     return {"annotations": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
 

@@ -120,7 +120,7 @@ def _columns(frame: Frame) -> list[Any]:
 
 
 def _text(cell: Any) -> str:
-    """Return a cell as in a CSV file: empty if missing, "7" for the 7.0 of a column with gaps."""
+    """Return a cell as text: "" if missing, "7" for 7.0 in columns with missing values."""
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
     # NaN and NaT differ from themselves; pandas.NA has no truth value.

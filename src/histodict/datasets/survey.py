@@ -33,7 +33,7 @@ from .manifest import Manifest
 from .record import ImageRecord, ManifestError
 
 _SIDE = 128  # of the thumbnail whose colours are measured
-_WHITE = 99  # percentile of each channel, near that of the background
+_WHITE_PERCENTILE = 99  # percentile of each channel, near that of the background
 _SUFFIXES = {".jpeg": ".jpg", ".tiff": ".tif"}
 
 Colour = tuple[float, float, float]
@@ -65,7 +65,7 @@ class ImageProperties:
         if is_feature_file(source.path):
             return cls(suffix)
         pixels = source.thumbnail(_SIDE).reshape(-1, 3)
-        mean, white = pixels.mean(axis=0), np.percentile(pixels, _WHITE, axis=0)
+        mean, white = pixels.mean(axis=0), np.percentile(pixels, _WHITE_PERCENTILE, axis=0)
         return cls(suffix, source.size, source.mpp, _colour(mean), _colour(white))
 
 
@@ -176,11 +176,13 @@ def with_pixel_size(
         return manifest
     return replace(
         manifest,
-        records=tuple(_with_size(record, mpp, override_mpp) for record in manifest.records),
+        records=tuple(_with_pixel_size(record, mpp, override_mpp) for record in manifest.records),
     )
 
 
-def _with_size(record: ImageRecord, mpp: float | None, override_mpp: float | None) -> ImageRecord:
+def _with_pixel_size(
+    record: ImageRecord, mpp: float | None, override_mpp: float | None
+) -> ImageRecord:
     try:
         size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
     except ImageError:  # the survey lists all unreadable images
@@ -197,7 +199,7 @@ def image_properties(record: ImageRecord) -> ImageProperties | None:
 
 
 def _unusable_reason(record: ImageRecord, check: UsabilityCheck | None) -> str:
-    """Return why an image or its mask cannot be read or used; empty if it can."""
+    """Return the reason why an image or its mask is unusable; "" if both are usable."""
     if record.error:
         return record.error
     try:
@@ -345,7 +347,7 @@ def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float
 
 
 _N_FEATURES = 4  # vectors of a feature file in the sorting digest
-_DIGITS = 6  # of mean colours, whose last bits may differ between machines
+_N_DIGITS = 6  # of mean colours, whose last bits may differ between machines
 
 
 def training_content(
@@ -392,7 +394,7 @@ def _pixel_statistics(record: ImageRecord) -> list[Any]:
         return []
     return [
         properties.size,
-        *(round(value, _DIGITS) for value in (*properties.mean, *properties.white_point)),
+        *(round(value, _N_DIGITS) for value in (*properties.mean, *properties.white_point)),
     ]
 
 

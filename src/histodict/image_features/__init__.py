@@ -31,8 +31,8 @@ class ImageFeatureExtractor:
     ----------
     compute : function that returns the vector and the names of its entries
     version : number that increases whenever the vector of an image changes
-    of_parts : whether the vector of an image equals the mean of the vectors of its parts, up to
-        effects at their borders
+    of_parts : whether the vector of an image equals the mean of the vectors of its parts, except
+        for effects at their borders
     """
 
     compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]
@@ -79,25 +79,25 @@ def image_features(
     paths : image files
     name : kind of features, a key of `FEATURES`
     load_pixels : function from path to pixels (height, width, 3) uint8; with several jobs it is
-        pickled for other processes, as threads would wait for Python's lock in up to 40 % of the
-        work
+        pickled for other processes, as threads would wait for the interpreter lock in up to 40 % of
+        the work
     pixels_key : description of `load_pixels` (scale, stain, …), part of the cache key
     cache : cache of the vectors; None disables it
     n_jobs : processes; None for all cores
-    callback : receives "features" once for all cached images, then for every other one
+    callback : called with the progress once for all cached images, then after each other image
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
     images = [Path(path) if isinstance(path, str) else path for path in paths]
     length = len(FEATURES[name].names)
     keys = [_key(image, name, pixels_key) if cache else [] for image in images]
-    vectors = [_read(cache, key, length) if cache else None for key in keys]
+    vectors = [_read_cached_vector(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     n_cached = len(images) - len(missing)
     fractions = cumulative_shares([estimated_bytes(images[i]) for i in missing])
     callback(Progress("features", n_cached, len(images), work=fractions[0]))
     jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
-    with closing(_run(jobs, n_jobs)) as results:
+    with closing(_run_jobs(jobs, n_jobs)) as results:
         for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=1):
             vectors[i] = vector
             callback(Progress("features", n_cached + n, len(images), work=fractions[n]))
@@ -109,8 +109,8 @@ def _key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
     return [name, FEATURES[name].version, pixels_key, *cache_key(image)]
 
 
-def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
-    """Return the cached vector if it is valid and of this length."""
+def _read_cached_vector(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
+    """Return the cached vector; None if it is missing, invalid or of another length."""
     vector = cache.read(key)
     if vector is None or vector.shape != (length,) or vector.dtype != np.float64:
         return None
@@ -120,16 +120,16 @@ def _read(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
 _Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
-def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
-    """Yield one vector per job, in order; when closed early, wait for running jobs."""
+def _run_jobs(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
+    """Yield the vector of each job in order; if closed early, wait for running jobs."""
     n_processes = min(count_jobs(n_jobs), len(jobs))
     if n_processes < 2:
-        yield from (_compute(*job) for job in jobs)
+        yield from (_compute_vector(*job) for job in jobs)
         return
     from joblib import delayed
 
     pending = iter(jobs)
-    results = map_processes((delayed(_compute)(*job) for job in pending), n_processes)
+    results = map_processes((delayed(_compute_vector)(*job) for job in pending), n_processes)
     try:
         for vector in results:  # noqa: UP028 (`yield from` would close `results` first)
             yield vector
@@ -139,7 +139,7 @@ def _run(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
         deque(results, maxlen=0)
 
 
-def _compute(
+def _compute_vector(
     image: ImageLike, name: str, load_pixels: LoadPixels, cache: ArrayCache | None, key: list[Any]
 ) -> Vector:
     vector = FEATURES[name](load_pixels(image))

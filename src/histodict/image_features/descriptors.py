@@ -63,7 +63,7 @@ def hue_saturation_value(pixels: Pixels) -> tuple[Plane, Plane, Plane]:
 
 
 def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
-    """Resize a plane to side × side by area means; pixels across a border are shared."""
+    """Resize a plane to side × side by area means; pixels may contribute to several means."""
     down, across = (_overlaps(length, side) for length in plane.shape)
     return down @ plane @ across.T
 

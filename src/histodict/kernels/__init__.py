@@ -237,11 +237,11 @@ def encode_lasso(
 
 
 def warn_not_converged(n_unfinished: int, n_samples: int, tol: float) -> None:
-    """Issue a ConvergenceWarning if samples missed the tolerance.
+    """Issue a ConvergenceWarning if samples did not reach the tolerance.
 
     Parameters
     ----------
-    n_unfinished : number of samples that missed the tolerance
+    n_unfinished : number of samples that did not reach the tolerance
     n_samples : number of all samples
     tol : tolerance, for the message
     """

@@ -45,10 +45,9 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache of a function, whose failures do not stop the computation.
+    """Cache of compiled code whose failures cause warnings instead of errors.
 
-    A full disk is no reason to stop, and an error raised here would be attributed to the image that
-    is coded first.
+    Computations can continue without the cache, for example on a full disk.
     """
 
     def __init__(self, function: Any) -> None:
@@ -71,7 +70,7 @@ class _KernelCache(FunctionCache):
             _warn_cache_unwritable(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Extend the key by what Numba does not see: the SIMD source and compiler options."""
+        """Return the cache key, extended by the SIMD source and compiler options."""
         return (*super()._index_key(sig, codegen), _simd_digest(), CHECK_BOUNDS, str(config.OPT))
 
 

@@ -17,7 +17,7 @@ _DESCRIPTIONS = {2: "two", 3: "three"}
 def check_pair(
     D: ArrayLike, Y: ArrayLike, *, names: tuple[str, str] = ("D", "Y"), n_dimensions: int = 2
 ) -> tuple[NDArray, NDArray]:
-    """Convert both to C-contiguous arrays of one float dtype with equal numbers of features.
+    """Return D and Y as C-contiguous arrays of one float dtype, after validating them.
 
     The dtype is float32 if both arrays are float32, else float64.
 
@@ -51,7 +51,7 @@ def check_pair(
 
 
 def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
-    """Check a pair as `check_pair` does, for arrays whose first dimension is the channel."""
+    """Return D and Y validated as in `check_pair`; their first dimension is the channel."""
     D, Y = check_pair(D, Y, n_dimensions=3)
     if len(D) != len(Y):
         raise ValueError(f"Y has {len(Y)} channels, but D has {len(D)}")

@@ -64,7 +64,7 @@ class SufficientStatistics:
         return self
 
     def store_worst(self, other: SufficientStatistics, n_worst: int) -> None:
-        """Keep the `n_worst` samples with the largest residuals of both statistics."""
+        """Merge the worst samples of both, and keep the `n_worst` largest residuals."""
         errors = np.concatenate([self.worst_errors, other.worst_errors])
         samples = np.concatenate([self.worst_samples, other.worst_samples])
         worst = np.argsort(-errors, kind="stable")[:n_worst]
@@ -108,7 +108,7 @@ def normalize(rows: NDArray) -> NDArray:
 
 
 def duplicate_atoms(D: NDArray) -> NDArray[np.bool_]:
-    """Return which unit-norm atoms equal an earlier one, up to sign."""
+    """Return whether each unit-norm atom equals an earlier one, up to sign."""
     cosines = np.abs(D @ D.T)
     return np.any(np.tril(cosines, -1) > SAME_DIRECTION, axis=1)
 

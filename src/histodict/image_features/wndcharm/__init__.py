@@ -59,7 +59,7 @@ _MIN_SIDE = 64
 def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
     """Return the 4059 features of an image (height, width, 3), all finite, and their names.
 
-    An image with a side below 64 pixels is mirrored up to that.
+    Images with a side below 64 pixels are extended to 64 pixels by reflection.
     """
     pixels = pad_reflect(check_pixels(pixels), _MIN_SIDE)
     entries = plane_features(grey_planes(luminance(pixels).astype(np.float64)))
@@ -105,8 +105,8 @@ def fourier(plane: Plane) -> Plane:
 def wavelet(plane: Plane) -> Plane:
     """Return the first level of the zero-padded wavelet transform (symlet of order 5).
 
-    Its four parts form one plane. Upper row: details in both directions, details across; lower row:
-    details down, the coarse image.
+    The four parts form one plane. The upper row has the diagonal and horizontal details, the lower
+    row the vertical details and the approximation.
     """
     import pywt
 
@@ -117,7 +117,7 @@ def wavelet(plane: Plane) -> Plane:
 def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plane:
     """Return the hue from 0 to 255; 0 for grey pixels.
 
-    Hues are shifted so that the wrap-around is at green, a hue that stains lack.
+    Hues are shifted so that the discontinuity is at green, which stains do not have.
     """
     shifted = (hue + np.float32(2 / 3)) % 1
     hues = np.where(saturation > 0, shifted * np.float32(255), np.float32(0))

@@ -28,7 +28,7 @@ def named_entries(name: str, values: NDArray[Any]) -> Entries:
 def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
     """Return the number of values in n_bins equal bins from the minimum to the maximum.
 
-    All are in the first bin if they are equal; all bins are zero if there are no values.
+    Equal values are all in the first bin; without values, all bins are 0.
     """
     if values.size == 0:
         return np.zeros(n_bins)
@@ -65,7 +65,7 @@ _MOMENTS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
 
 def comb_moments(plane: Plane) -> Entries:
-    """Return comb moments in four directions: four moments, three bins."""
+    """Return comb moments: histograms of three bins of four moments in four directions."""
     offsets = _offsets(len(plane))
     combs = {
         "0°": _lines(plane, offsets),
@@ -89,7 +89,7 @@ def _offsets(n: int) -> NDArray[np.int64]:
 
 
 def _lines(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Yield rows around the middle one; empty for positions outside."""
+    """Yield rows at positions relative to the middle row; empty for positions outside."""
     n = len(plane)
     positions = n // 2 - 1 - offsets
     return (plane[position] if 0 <= position < n else plane[:0, 0] for position in positions)
@@ -117,7 +117,7 @@ def intensity_statistics(plane: Plane) -> Entries:
 def gini(plane: Plane) -> Entries:
     """Return the Gini coefficient of the positive values: 0 for equal values, 1 for a single one.
 
-    Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in ascending order, i from 1.
+    It is Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in ascending order, i from 1.
     """
     values = np.sort(plane[plane > 0], axis=None)
     n, total = len(values), values.sum()
@@ -141,7 +141,7 @@ _N_LEVELS = 1024
 def otsu(values: NDArray[np.float64]) -> float:
     """Return Otsu's threshold among 1024 levels between the minimum and the maximum.
 
-    It is the first that maximises ω_0·ω_1·(μ_1 − μ_0)² of the classes' fractions and means.
+    It is the first level that maximises ω_0·ω_1·(μ_1 − μ_0)² of the classes' fractions and means.
     """
     fractions = histogram(values, _N_LEVELS) / values.size
     below, mass = fractions.cumsum(), (fractions * np.arange(_N_LEVELS)).cumsum()

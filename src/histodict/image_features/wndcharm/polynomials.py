@@ -62,7 +62,7 @@ def chebyshev_statistics(plane: Plane) -> Entries:
 
 
 def _basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
-    """Return c_n·T_n at the pixels, divided by their number: (n_orders, n_pixels)."""
+    """Return the scaled polynomials c_n·T_n at the pixels over n_pixels, (n_orders, n_pixels)."""
     angles = np.arccos(2 * np.arange(1, n_pixels + 1) / n_pixels - 1)
     basis = np.cos(np.arange(n_orders)[:, None] * angles) / n_pixels
     basis[0] /= 2
@@ -81,7 +81,7 @@ def chebyshev_fourier_statistics(plane: Plane) -> Entries:
 def lengths(plane: Plane) -> NDArray[np.float64]:
     """Return the moduli |a_nm| of the Chebyshev–Fourier coefficients.
 
-    Rows are polynomials n, columns waves m from the most negative.
+    The rows are the orders n of polynomials, the columns the angular orders m, ascending.
     """
     inside, turn, polynomials = _ellipse(plane.shape)
     n_waves = len(polynomials) // 2
@@ -106,7 +106,7 @@ def reduced(plane: Plane) -> Plane:
 
 
 def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
-    """Return the fraction of each new pixel, 1/ratio wide, that each old one covers: (new, old)."""
+    """Return the fraction of each new pixel that each old pixel covers, (n_new, n_old)."""
     width = 1 / ratio
     borders = np.arange(int(ratio * n_pixels) + 1)[:, None] * width
     pixels = np.arange(n_pixels)
@@ -131,7 +131,7 @@ def _ellipse(
 
 
 def radon_features(plane: Plane) -> Entries:
-    """Return Radon features in four directions, with three bins."""
+    """Return Radon features: histograms of three bins in four directions."""
     entries: Entries = {}
     for direction, sums in line_sums(plane).items():
         entries |= named_entries(direction, histogram(sums, 3))
@@ -196,14 +196,14 @@ _ORDERS = [(n, m) for n in range(_DEGREE + 1) for m in range(n % 2, n + 1, 2)]
 
 
 def zernike_moments(plane: Plane) -> Entries:
-    """Return |Z_nm| for the 72 orders up to degree 15; 0 for a plane whose sum is 0."""
+    """Return the Zernike moduli |Z_nm| of the 72 orders up to degree 15; 0 for zero planes."""
     total = plane.sum()
     values = np.abs(np.tensordot(_polynomials(), _geometric_moments(plane), 2)) / (total or 1.0)
     return {f"{n},{m}": float(z) for (n, m), z in zip(_ORDERS, values, strict=True)}
 
 
 def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
-    """Return Σ f/r·x^p·y^q over the disc, for p, q ≤ 16."""
+    """Return the moments Σ f/r·x^p·y^q over the disc for p, q ≤ 16."""
     total = plane.sum() or 1.0
     steps = [np.arange(1, side + 1) for side in plane.shape]
     centres = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
@@ -239,7 +239,7 @@ def _polynomials() -> NDArray[np.complex128]:
 def radial(n: int, m: int, k: int) -> float:
     """Return the coefficient of r^(n − 2k) in R_nm.
 
-    (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!).
+    It is (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!).
     """
     below = factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k)
     return (-1) ** k * factorial(n - k) / below

@@ -46,7 +46,7 @@ def fractal_features(plane: Plane) -> Entries:
     """Return the mean absolute difference of grey levels at 20 distances.
 
     As in the original program, the sum of differences is divided by w(w − k) + h(h − k), which is
-    the number of pairs only for a square plane. Distances that a small plane lacks are 0.
+    the number of pairs only for square planes. The result is 0 for distances larger than the plane.
     """
     reach = min(plane.shape) // 5
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
@@ -73,8 +73,8 @@ _ANGLE = 3.14159265 / 2
 def gabor_textures(plane: Plane) -> Entries:
     """Return, per frequency, the number of pixels whose response is above Otsu's threshold.
 
-    It is relative to the number of pixels whose response to a slow wave is above 0.4 of the
-    maximum, and 0 if there are none.
+    It is divided by the number of pixels whose response to a low frequency is above 0.4 of the
+    maximum, and 0 without such pixels.
     """
     slow, *others = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
     n_reference = int((slow > 0.4 * slow.max()).sum())
@@ -109,7 +109,7 @@ def _filter(frequency: float) -> NDArray[np.complex128]:
 
 
 def gradient(plane: Plane) -> tuple[Plane, Plane]:
-    """Return Prewitt's gradient: pixels above minus those below, those left minus those right.
+    """Return Prewitt's gradient: differences of the pixels above and below, and left and right.
 
     Pixels beyond the border are 0.
     """
@@ -173,7 +173,7 @@ _MIN = 1e-9  # keeps logarithms finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
-    """Return Haralick's statistics: the mean and range of each over the four directions."""
+    """Return the mean and range of each Haralick statistic over the four directions."""
     directions = [statistics(p) for p in neighbour_frequencies(plane)]
     entries: Entries = {}
     for name in directions[0]:
@@ -253,7 +253,7 @@ def _totals(indices: NDArray[np.intp], p: Fractions) -> Fractions:
 
 
 def _entropy(p: Fractions, other: Fractions | None = None) -> float:
-    """Return −Σ p·log₂ p, or −Σ p·log₂ other."""
+    """Return the entropy −Σ p·log₂ p, or the cross-entropy −Σ p·log₂ other."""
     return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
 
 
@@ -369,9 +369,9 @@ def tamura_textures(plane: Plane) -> Entries:
 
 
 def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
-    """Return the coarsest scale of each pixel: k of the windows of 2^k pixels that differ most.
+    """Return the scale k of each pixel, for which windows of side 2^k differ most.
 
-    k is between 1 and 7, or 0 where no windows differ.
+    The scale is between 1 and 7, or 0 if no windows differ.
     """
     best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
     margin = 2 ** (_N_SCALES - 1)
@@ -414,11 +414,12 @@ def directionality(plane: Plane) -> float:
 
 
 def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
-    """Return what the original has for means over [y − half, y + half) × [x − half, x + half).
+    """Return the window means of the original program, which differ from true means.
 
-    It is the pixel at the window's lower left divided by the window's area inside the image; where
-    the window reaches the upper border, the sum of the column down to that pixel. `padded` extends
-    the border's pixels below and to the left; `sums` are cumulative down the columns.
+    The value for [y − half, y + half) × [x − half, x + half) is the lower left pixel divided by the
+    area of the window inside the image. For windows at the upper border the pixel is replaced by
+    the sum of its column down to that pixel. `padded` extends the border's pixels below and to the
+    left; `sums` are cumulative down the columns.
     """
     margin = 2 ** (_N_SCALES - 1)
     height, width = (side - margin for side in padded.shape)
@@ -432,14 +433,14 @@ def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
 
 
 def _extents(n: int, half: int) -> NDArray[np.float64]:
-    """Return the length of [position − half, position + half) inside, for each position."""
+    """Return the length of [position − half, position + half) inside the image."""
     positions = np.arange(n)
     inside = np.minimum(positions + half, n) - np.maximum(positions - half, 0)
     return inside.astype(np.float64)
 
 
 def _opposites(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
-    """Return regions with windows on both sides, and the centres of these: across, then down."""
+    """Return horizontal and vertical regions with windows on both sides, and their centres."""
     (height, width), all_indices = shape, slice(None)
     slices = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)
     across = [(all_indices, part) for part in slices] if width > 2 * half else []

@@ -33,10 +33,10 @@ def sweep(D, E, F):
 
 @jit(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F, start):
-    """Update the atoms of a block sequentially; U = e_j − (FD)_j is kept up to date.
+    """Update the atoms of a block sequentially, and U = e_j − (FD)_j with them.
 
-    Stops at an atom whose squares overflow or lose precision, and returns its index. Returns the
-    number of atoms if there is none.
+    The update stops at the first atom whose squares overflow or lose precision. Return the index of
+    this atom, or the number of atoms if there is none.
     """
     n_atoms, d = D.shape
     change = np.empty(d, D.dtype)

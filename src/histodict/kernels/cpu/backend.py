@@ -55,7 +55,7 @@ def count_threads(n_jobs: int | None) -> int:
 
 
 def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:
-    """Return the blocks unchanged: they need no cache in host memory."""
+    """Return the blocks unchanged, as the CPU needs no copy of them."""
     return open_blocks
 
 
@@ -123,7 +123,7 @@ def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms; see `kernels.cpu.omp`.
+    """Coder by greedy pursuit of at most n_nonzero atoms; see `kernels.cpu.omp`.
 
     Atoms and samples are scaled to unit norm, so that one rounding threshold suits all. The codes
     are scaled back.
@@ -169,7 +169,7 @@ class OMPCoder:
 
 
 class JointCoder:
-    """Greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
+    """Coder by greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
 
     Atoms are scaled to unit norm in every channel, samples to unit norm over all channels. The
     codes are scaled back.
@@ -221,7 +221,7 @@ class JointCoder:
 
 
 class LassoCoder:
-    """Exact l1 codes; see `kernels.cpu.lasso`."""
+    """Coder by exact l1 minimisation; see `kernels.cpu.lasso`."""
 
     def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
         dd = _squared_norms(D)
@@ -235,7 +235,7 @@ class LassoCoder:
         self._G = _padded_gram(D, -(-len(D) // simd.width(D.dtype)) | 1)
 
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
-        """Return the codes of the rows, and the number of rows that missed the tolerance."""
+        """Return the codes of the rows and the number of rows that did not converge."""
         buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
         yy = _squared_norms(Y)
         check_range("Y", yy, Y.dtype, times=self._largest)
@@ -257,7 +257,7 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return class residuals ‖y − δ_i(s)D‖, and how many rows missed the tolerance."""
+        """Return class residuals ‖y − δ_i(s)D‖ and the number of rows that did not converge."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 

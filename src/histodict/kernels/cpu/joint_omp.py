@@ -139,8 +139,8 @@ def _best_atom(scores, tile_bounds, W):
 def _project(G, V, R, c, n, s, size, dependent, W):
     """Compute row `size` of the triangle R of each channel: products with the basis, and pivot.
 
-    Returns True if the score of atom s included a channel in which s depends on the selected atoms.
-    That part of the score is removed, and the selection must be repeated.
+    Return True if atom s depends on the selected atoms in a channel that contributes to its score.
+    The contribution is removed, and the selection must be repeated.
     """
     misjudged = False
     for channel in range(G.shape[0]):

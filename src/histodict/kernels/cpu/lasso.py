@@ -24,7 +24,7 @@ _OUT = -np.inf
 
 @jit()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
-    """Code the rows of a block and return the number of rows that missed the tolerance.
+    """Code the rows of a block and return the number of rows that did not converge.
 
     Parameters
     ----------
