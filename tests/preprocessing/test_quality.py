@@ -197,7 +197,7 @@ def test_image_without_usable_tissue_gets_no_label(model, tmp_path, clean):
     blurred = Image.fromarray(clean).filter(ImageFilter.GaussianBlur(6))
     prediction = model.predict(save_plain(tmp_path / "a.png", np.asarray(blurred)))
     assert prediction.label is None and prediction.n_patches == 0
-    assert prediction.summary() == "no tissue that can be judged: 100% blurred (of the tissue)"
+    assert prediction.summary() == "no tissue of sufficient quality: 100% blurred (of the tissue)"
 
 
 def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
@@ -223,7 +223,7 @@ def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
             whole = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(6))
             save_plain(tmp_path / "set" / label / f"{label}.png", np.asarray(whole))
         with pytest.raises(
-            ValueError, match=r"no tissue was found.*beside what quality_filters=blur"
+            ValueError, match=r"no tissue was found.*after quality_filters=blur"
         ):
             TissueClassifier(RECIPE, random_state=0).fit(tmp_path / "set")
 
