@@ -86,7 +86,7 @@ def test_background_image_has_no_mean_vector_and_no_label(halves, tmp_path):
         Image.new("RGB", (160, 120), (243, 242, 244)).save(tmp_path / f"{place}.png")
     background = [replace(r, path=tmp_path / f"{i}.png") for i, r in enumerate(train.records)]
     recipe = small_recipe("mean-logistic")
-    with pytest.warns(UserWarning, match="nothing is learnt from 1 training image"):
+    with pytest.warns(UserWarning, match="1 training image without tissue was not used"):
         model = TissueClassifier(recipe).fit(
             replace(train, records=(*train.records, background[0]))
         )

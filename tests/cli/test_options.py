@@ -101,6 +101,7 @@ def test_shared_options_have_the_same_help_text():
         "seed",
         "demo",
         "encoder",
+        "setting",
     }
     output = {}
     for made in get_command(app).commands.values():
