@@ -147,7 +147,7 @@ def test_moved_threshold_applies_to_viewed_images(page):
     tuned = page.locator("#tuned")
     assert "Tuned on these images; not an estimate for unseen patients" in tuned.inner_text()
     assert "Accuracy on unseen patients" not in page.locator("#main").inner_text()
-    page.locator(".image-link", has_text="inflamed, called healthy").first.click()
+    page.locator(".image-link", has_text="inflamed, predicted healthy").first.click()
     page.locator("#moved").wait_for(timeout=SLOW)
     assert page.locator("#answer b").first.inner_text() == "healthy"
     assert page.locator("#map-legend").inner_text().split() == ["healthy", "inflamed"]

@@ -93,7 +93,7 @@ def strike(page, work):
 def test_unlabelled_folder_leads_to_annotation_which_needs_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_text("These images have no labels").wait_for()
-    page.get_by_text("Note: There are no folders of two or more classes").wait_for()
+    page.get_by_text("Note: There are not two or more folders with images, one per class").wait_for()
     page.locator("#draw-on").click()
     page.get_by_text("Add at least two classes").wait_for()
     page.locator("#tool-brush").click()
@@ -233,7 +233,7 @@ def test_shapes_are_listed_located_and_deleted(page):
 
 def test_class_of_a_shape_is_changed(page):
     page.locator(".classes input[type=radio]").nth(1).click()
-    page.locator("#shapes").get_by_role("button", name="Make Inflamed, brush").click()
+    page.locator("#shapes").get_by_role("button", name="Change Inflamed, brush").click()
     page.locator("#shapes td", has_text="Inflamed").wait_for(state="detached")
     page.locator("#undo").click()
     page.locator("#shapes td", has_text="Inflamed").wait_for()
@@ -302,7 +302,7 @@ def test_trained_map_is_distinguished_and_a_patch_is_relabelled(page, hand):
     assert viewer.get_attribute("data-tool") == "look"
     page.locator("#viewer").press("Enter")
     page.locator("#patch-is").wait_for()
-    strike(page, lambda: page.get_by_role("button", name="Mark this patch as Inflamed").click())
+    strike(page, lambda: page.get_by_role("button", name="Label this patch Inflamed").click())
     wait_for_shapes(page, 4)
     assert "patch" in page.locator("#shapes").inner_text()
     assert page.locator("#viewer").get_attribute("data-map") == "quick"  # it follows the strokes
@@ -321,7 +321,7 @@ def test_second_patient_is_tested_and_reported(page, hand, masks):
     wait_for_shapes(page, 2)
     page.locator("#train-drawn").click()
     page.locator("#test-patients").get_by_label("slide-2.jpg").check()
-    page.locator("#tested-on").get_by_text("Tested on what is drawn of 1 patient").wait_for()
+    page.locator("#tested-on").get_by_text("The test uses the annotations of 1 patient").wait_for()
     page.get_by_text("Each image without a patient counts as its own").wait_for()
     small(page)
     page.get_by_role("button", name="Start training").click()
@@ -330,7 +330,7 @@ def test_second_patient_is_tested_and_reported(page, hand, masks):
     page.locator("#confusion").wait_for()
     assert "The test uses annotated tissue only" in page.locator("#parts").inner_text()
     assert page.locator(".patients-table td").all_inner_texts()[:2] == ["slide-2.jpg", "2"]
-    assert "Only 1 patient with" in page.locator("#few-patients").inner_text()
+    assert "Few patients (1 of 'Inflamed', 1 of" in page.locator("#few-patients").inner_text()
     with page.expect_download() as saved:
         page.locator("#download-report").click()
     assert "slide-2.jpg" in saved.value.path().read_text()

@@ -102,9 +102,9 @@ def test_images_are_excluded_individually(page, server, data):
     page.locator("#viewer").wait_for()
     page.goto(f"{server.address}/#/data/{data}")
     choices = page.locator(".thumbs select")
-    assert choices.first.evaluate("box => box.selectedOptions[0].text") == "leave out"
+    assert choices.first.evaluate("box => box.selectedOptions[0].text") == "exclude"
     with page.expect_response(lambda response: response.url.endswith("/correct")):
-        choices.nth(1).select_option(label="leave out")
+        choices.nth(1).select_option(label="exclude")
     out = [c["name"] for c in request(server, f"/api/data/{data}")["corrections"]]
     assert len(out) == 2
     with page.expect_response(lambda response: response.url.endswith("/correct")):

@@ -82,7 +82,7 @@ def test_problems_of_images_are_listed(page):
     bad.wait_for()
     assert "1 image cannot be read" in bad.inner_text() and "damaged" in bad.inner_text()
     page.get_by_text("skipped files that are not images: scan.webp").wait_for()
-    page.get_by_text("The pixel size of 7 of 7 images is not known").wait_for()
+    page.get_by_text("The pixel size of 7 of 7 images is unknown").wait_for()
     keep_picture(page, "data-warnings")
 
 
@@ -93,7 +93,7 @@ def test_training_requires_consent_to_skip_unreadable_images(page):
     page.locator("#notice").get_by_text("1 of 8 images cannot be read").wait_for()
     page.locator("#mpp").fill("0,5")
     page.locator("#mpp").press("Tab")
-    page.get_by_text("0.5 µm per pixel, given by you").wait_for()
+    page.get_by_text("0.5 µm per pixel, set by you").wait_for()
     page.locator("#skip-bad").check()
     keep_picture(page, "train-images")
     page.get_by_label("Test patients").select_option("0")

@@ -78,7 +78,7 @@ def page(server, viewer_address):
 
 
 def test_no_map_is_started_without_a_request(page, server):
-    page.get_by_text("This image is large, 21 megapixels").wait_for()
+    page.get_by_text("This image is large (21 megapixels)").wait_for()
     page.wait_for_timeout(1500)
     found = request(server, "/api/jobs")
     assert found["maps"] == [] and [job["state"] for job in found["jobs"]] == ["done"]

@@ -162,7 +162,7 @@ def test_difference_counts_what_it_shows(page, server, data, models):
     )
     keep_picture(page, "compare-difference")
     page.locator("#compare-after").select_option(models[0])  # with itself
-    page.get_by_text("calls 0 of").wait_for(timeout=SLOW)
+    page.get_by_text("The predictions of 0 of").wait_for(timeout=SLOW)
     page.locator("#compare-after").select_option(models[2])
     page.get_by_text("The models have different classes").wait_for(timeout=SLOW)
     page.get_by_text("No difference map").wait_for()

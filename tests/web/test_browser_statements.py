@@ -131,7 +131,7 @@ def test_axes_slider_and_outlines_name_the_positive_class(page, server, model, n
     ]
     assert ALPHA in page.locator("#operating").get_attribute("aria-label")
     page.locator("#operating").focus()
-    page.keyboard.press("Home" if "misses" in ends[0] else "End")
+    page.keyboard.press("Home" if "negatives" in ends[0] else "End")
     assert "sensitivity 100 %" in page.locator("#sensitivity").inner_text()
     assert page.locator(f"[data-cell='{ALPHA}/beta']").inner_text() == "0"
     page.get_by_role("button", name="Reset to the threshold of the model").click()
@@ -146,7 +146,7 @@ def test_marking_a_test_image_warns_that_it_leaves_the_test_set(page, server, mo
     visit(page, server, "look", model["id"], named, image["image"])
     note = page.locator("#patient-note")
     note.wait_for()
-    assert f"{image['patient']} is kept for testing" in note.inner_text()
+    assert f"{image['patient']} is in the test set" in note.inner_text()
     assert page.locator("#mark").is_disabled()
     keep_picture(page, "look-kept")
     page.get_by_role("button", name="Use this patient for training").click()
@@ -189,9 +189,9 @@ def test_changed_label_is_not_counted_as_progress(page, server, model, named):
 def test_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
     for parts in (("look", model["id"], named, "0" * 12), ("look", "-", named, "nonsense")):
         visit(page, server, *parts)
-        page.locator("#missing-image").get_by_text("no image with this address in named").wait_for()
+        page.locator("#missing-image").get_by_text("The address belongs to no image of named").wait_for()
         assert page.locator("#viewer").count() == 0
-    page.get_by_role("link", name="See the images of named").click()
+    page.get_by_role("link", name="Show the images of named").click()
     page.locator("#viewer").wait_for()
 
 
@@ -219,11 +219,11 @@ def test_regions_are_measured_by_overlap_and_the_truth_is_shown(page, server):
     dice, iou = 2 * hits / (2 * hits + misses + alarms), hits / (hits + misses + alarms)
     text = page.locator("#overlap").inner_text()
     assert f"Dice {dice:.2f}" in text and f"IoU {iou:.2f}" in text
-    assert "No test image is of the class not inflamed" in page.locator("#untested").inner_text()
+    assert "No test image has the class not inflamed" in page.locator("#untested").inner_text()
     assert page.locator("#balanced").count() == 0
     keep_picture(page, "model-regions")
     report = server.get(f"/api/jobs/{model['id']}/report.html").decode()
-    assert f"{dice:.2f}" in report and "no image was not inflamed" in report
+    assert f"{dice:.2f}" in report and "no test image of class not inflamed" in report
     visit(page, server, "look", model["id"], data, rows[0]["image"])
     page.locator("#viewer[data-truth]:not([data-truth='0'])").wait_for()
     page.locator("#outlines").wait_for()
