@@ -164,7 +164,7 @@ def test_difference_counts_what_it_shows(page, server, data, models):
     page.locator("#compare-after").select_option(models[0])  # with itself
     page.get_by_text("The predictions of 0 of").wait_for(timeout=SLOW)
     page.locator("#compare-after").select_option(models[2])
-    page.get_by_text("The models have different classes").wait_for(timeout=SLOW)
+    page.get_by_text("The models have different classes:").wait_for(timeout=SLOW)
     page.get_by_text("No difference map").wait_for()
     page.locator("#compare-as").select_option("side")
     page.locator("#viewer-2[data-ready]").wait_for()
