@@ -108,7 +108,9 @@ def test_processes_of_a_run_share_the_budget(decoded, monkeypatch):
 def test_failed_worker_pool_releases_the_cache(files, decoded, monkeypatch):
     monkeypatch.setattr(processes, "can_share_locks", lambda: False)
     with pytest.warns(RuntimeWarning, match="cannot share locks"):
-        assert list(tasks._run_parallel(_colour, files, ExecutionOptions(n_jobs=2))) == list(COLOURS)
+        assert list(tasks._run_parallel(_colour, files, ExecutionOptions(n_jobs=2))) == list(
+            COLOURS
+        )
     assert memory_image._CACHE.n_users == 0
 
 

@@ -222,9 +222,7 @@ def test_bad_tissue_is_excluded_from_training(tmp_path, clean):
             (tmp_path / "set" / label).mkdir(parents=True)
             whole = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(6))
             save_plain(tmp_path / "set" / label / f"{label}.png", np.asarray(whole))
-        with pytest.raises(
-            ValueError, match=r"no tissue was found.*after quality_filters=blur"
-        ):
+        with pytest.raises(ValueError, match=r"no tissue was found.*after quality_filters=blur"):
             TissueClassifier(RECIPE, random_state=0).fit(tmp_path / "set")
 
 

@@ -93,7 +93,9 @@ def strike(page, work):
 def test_unlabelled_folder_leads_to_annotation_which_needs_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
     page.get_by_text("These images have no labels").wait_for()
-    page.get_by_text("Note: There are not two or more folders with images, one per class").wait_for()
+    page.get_by_text(
+        "Note: There are not two or more folders with images, one per class"
+    ).wait_for()
     page.locator("#draw-on").click()
     page.get_by_text("Add at least two classes").wait_for()
     page.locator("#tool-brush").click()

@@ -189,7 +189,9 @@ def test_changed_label_is_not_counted_as_progress(page, server, model, named):
 def test_link_to_a_missing_image_shows_no_other_one(page, server, model, named):
     for parts in (("look", model["id"], named, "0" * 12), ("look", "-", named, "nonsense")):
         visit(page, server, *parts)
-        page.locator("#missing-image").get_by_text("The address belongs to no image of named").wait_for()
+        page.locator("#missing-image").get_by_text(
+            "The address belongs to no image of named"
+        ).wait_for()
         assert page.locator("#viewer").count() == 0
     page.get_by_role("link", name="Show the images of named").click()
     page.locator("#viewer").wait_for()
