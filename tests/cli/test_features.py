@@ -71,7 +71,7 @@ def test_train_and_predict_from_a_folder_and_a_table(trained, slides, tmp_path):
 def test_info_describes_the_vectors(trained):
     status, output = run("info", trained)
     assert status == 0
-    assert "of feature files, of length 12, encoder uni_v1, patches of 256 pixels" in output
+    assert "from feature files, length 12, encoder uni_v1, patches of 256 pixels" in output
     assert "Stain" not in output
 
 
@@ -85,7 +85,7 @@ def test_evaluate_writes_a_report_by_patient(slides, tmp_path):
     assert status == 0, output
     assert "features" in output and "mean-logistic" in output
     page = (out / "report.html").read_text()
-    assert "vectors of feature files" in page and "mean-logistic" in page
+    assert "vectors from feature files" in page and "mean-logistic" in page
     assert "vectors of patches from feature files" in page and "the pixels of the image" not in page
 
 
@@ -95,7 +95,7 @@ def test_atoms_are_shown_by_position_without_images(trained, slides, tmp_path):
     status, output = run("atoms", trained, slides, "--features", features, "-o", page, "--json")
     assert status == 0, output
     text = page.read_text()
-    assert "<small title=" in text and "level-0 pixels" in text
+    assert "<small title=" in text and "level-0 coordinates" in text
 
 
 def test_explain_needs_feature_files_only(trained, slides, tmp_path):
@@ -195,8 +195,8 @@ def mixed(slides, tmp_path):
 
 
 REASONS = (
-    "short.h5: is not what the model learnt from: vectors of length 7, not 12",
-    "other.h5: is not what the model learnt from: encoder conch_v1, not uni_v1",
+    "short.h5: its features differ from those of the training slides: vectors of length 7, not 12",
+    "other.h5: its features differ from those of the training slides: encoder conch_v1, not uni_v1",
     "empty.h5: contains no vectors",
     "contains NaN or infinity",
     "none.h5: not an HDF5 file",
@@ -301,7 +301,7 @@ def test_lazyslide_tiles_are_predicted_at_their_own_magnification_only(tmp_path)
     same = tmp_path / "s0.h5ad"
     status, output = run("predict", model, same, other, "-o", tmp_path / "out")
     assert status == 1 and output.count("Failed:") == 1, output
-    assert "other.h5ad: is not what the model learnt from: magnification 10.0, not 20.0" in output
+    assert "its features differ from those of the training slides: magnification 10.0" in output
     (row,) = rows_of(tmp_path / "out")
     assert row["path"].endswith("s0.h5ad") and (row["mpp"], row["mpp_from"]) == (0.499, "file")
 

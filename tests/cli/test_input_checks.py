@@ -176,7 +176,7 @@ def test_balanced_accuracy_of_one_class_is_undefined(small_models, tmp_path):
     output, scores = scores_of(small_models, tmp_path, rows)
     assert scores["metrics"]["balanced accuracy"]["value"] is None
     assert "balanced accuracy undefined" in output
-    assert "all images are of class 'healthy'" in output
+    assert "all images are 'healthy'" in output
 
 
 def test_unknown_patients_are_not_counted(small_models, tmp_path):

@@ -245,7 +245,7 @@ def test_files_with_other_settings_remain_and_are_refused(tissue, tmp_path):
     with pytest.raises(ValueError, match="not from `histodict features`"):
         extract_features(extraction_recipe("tiny", {}), records, tmp_path / "g")
     assert foreign.read_bytes() == before
-    with pytest.raises(ValueError, match="has no effect on vectors"):
+    with pytest.raises(ValueError, match="has no effect on features"):
         extraction_recipe("tiny", {"n_atoms": "3"})
 
 

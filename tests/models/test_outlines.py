@@ -183,7 +183,7 @@ def test_exported_regions_are_imported_as_the_same_patches(planted, tmp_path):
     """Exported outlines, imported again for training, give the same predictions."""
     images = read_with(planted)
     finder = histodict.RegionDetector(FAST, region="Inflamed").fit(images.select(range(6)))
-    assert finder.class_names_ == ["no Inflamed", "Inflamed"]
+    assert finder.class_names_ == ["not Inflamed", "Inflamed"]
     prediction = finder.predict(images.records[6].path, mpp=0.5)
     assert prediction.regions
     save_geojson(tmp_path / "found.geojson", geojson_features(prediction, of_regions=True))
@@ -325,7 +325,7 @@ def test_results_are_updated_if_outlines_change(planted, model, tmp_path):
     (second,) = csv.DictReader((out / "predictions.csv").open())
     assert int(second["n_patches"]) > int(first["n_patches"])
     complete = ["predict", saved, planted / "slides" / "s2.png", "-o", out, "--mpp", "0.5"]
-    assert "--within was set, is not set" in run(*complete, status=2)
+    assert "--within was set and is now not set" in run(*complete, status=2)
     write_geojson(synthetic, feature("Tissue", box(0, 0, 3, 3)))
     assert "no patch with tissue lies inside these annotations" in run(*command, status=1)
     write_geojson(synthetic, feature("Tissue", box(5000, 0, 5300, 300)))
