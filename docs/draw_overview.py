@@ -62,17 +62,17 @@ def draw(image: Any, mask: Any, explanation: Any) -> None:
         ax.set_anchor("N")
 
     rows = right.subplots(N_ATOMS, N_EXAMPLES + 1, width_ratios=(*[1] * N_EXAMPLES, 2.4))
-    ordered = sorted(explanation.parts, key=lambda part: -part.adds[0])
+    ordered = sorted(explanation.parts, key=lambda part: -part.contribution[0])
     parts = ordered[:N_POSITIVE] + ordered[N_POSITIVE - N_ATOMS :]
-    longest = max(abs(part.adds[0]) for part in parts)
+    longest = max(abs(part.contribution[0]) for part in parts)
     for part, axes in zip(parts, rows, strict=True):
         for ax, patch in zip(axes, examples(image, patch_map, part.positions), strict=False):
             ax.imshow(patch)
-        colour = np.divide(class_rgb(int(part.adds[0] > 0)), 255)
-        axes[-1].barh([0], [part.adds[0]], color=colour, height=0.5)
+        colour = np.divide(class_rgb(int(part.contribution[0] > 0)), 255)
+        axes[-1].barh([0], [part.contribution[0]], color=colour, height=0.5)
         axes[-1].axvline(0, ymax=0.7, color="black", linewidth=0.8)
         axes[-1].set(xlim=(-1.1 * longest, 1.1 * longest), ylim=(-1, 1))
-        axes[-1].text(0, 0.5, f"{part.name}: {part.adds[0]:+.4f}", fontsize=9, ha="center")
+        axes[-1].text(0, 0.5, f"{part.name}: {part.contribution[0]:+.4f}", fontsize=9, ha="center")
         for ax in axes:
             ax.set_axis_off()
     figure.savefig(PICTURE, dpi=110)

@@ -51,7 +51,7 @@ def messages(image):
     yield check_missing_chunks("a.zarr", 3, 5), missing
     size = "PixelSizeOption(override=…)", "--override-mpp", "set the true one in a column mpp"
     yield message(open_with, image, 1.0, Recipe(), 0.5), size
-    names = "columns={'label': …}", "--column label=NAME", "Rename them"
+    names = "columns={'label': …}", "--column label=COLUMN", "Rename a column"
     yield message(table, image.parent, "path,note,other"), names
     several = "columns={'label': …}", "--column label=NAME", "rename the others"
     yield message(table, image.parent, "path,class,diagnosis"), several

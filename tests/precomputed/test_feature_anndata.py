@@ -35,7 +35,7 @@ def make(path, X=VECTORS, uns=None, **obsm):
             rows = SparseRows(file, "X", X.shape[1])
             rows.add(X[:2])
             rows.add(X[2:])
-            rows.end()
+            rows.finish()
         elif X is not None:
             write(X, file, "X")
         write({"spatial": CENTRES} | obsm, file, "obsm")
