@@ -539,7 +539,9 @@ def test_missing_zarr_is_reported(tmp_path, pixels, monkeypatch):
     slide_process.end_idle()
     monkeypatch.syspath_prepend(str(hidden))
     try:
-        with pytest.raises(ImageError, match=r"zarr, which is not installed.*pip install .*\.\[ome\]"):
+        with pytest.raises(
+            ImageError, match=r"zarr, which is not installed.*pip install .*\.\[ome\]"
+        ):
             open_image(path)
     finally:
         slide_process.end_idle()
