@@ -313,7 +313,10 @@ def normalize_unicode(name: str) -> str:
 
 
 def slide_stems(name: str) -> Iterator[str]:
-    """Yield the names that a slide's files may have: the file name without and with its suffix."""
+    """Yield possible stems of the feature and annotation files of a slide.
+
+    They are the slide's file name without its suffix, if the suffix is known, and with it.
+    """
     for suffix in (*_OF_IMAGES, *FORMATS):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             yield normalize_unicode(name[: -len(suffix)])

@@ -142,7 +142,7 @@ def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
 
 
 def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:
-    """Return the classes of the test images; of two classes, the second is positive."""
+    """Return the classes of the test images; if there are two, the second is positive."""
     return manifest.select([index for split in splits for index in split.test]).classes
 
 

@@ -130,9 +130,10 @@ _SETTLED_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
-    """Return the number of bytes of an image, which is proportional to its processing time.
+    """Return the size of an image in bytes, as an estimate of its processing time; 0 if missing.
 
-    The file size is a better estimate than the number of pixels: background takes little of it.
+    The size of a file predicts the time better than its number of pixels, as background compresses
+    to few bytes and is skipped.
     """
     if isinstance(image, MemoryImage):
         return image.n_bytes
@@ -191,7 +192,10 @@ class _ImageCache:
                 self._images.clear()
 
     def serve(self, run: str, n_processes: int) -> None:
-        """Serve a run of so many processes; clear the images of the previous run."""
+        """Enable the cache for a run; clear the images of the previous run.
+
+        The memory budget is this process's share among `n_processes` processes.
+        """
         if run == self._run:
             return
         budget = _budget(n_processes)

@@ -254,7 +254,7 @@ def is_slide(path: str) -> bool:
 
 
 class OpenSlideBackend:
-    """Open slide, read by OpenSlide and, if possible, from its JPEG tiles."""
+    """Slide opened with OpenSlide; its JPEG tiles are decoded directly if possible."""
 
     def __init__(self, path: str) -> None:
         self._n_compared: Counter[int] = Counter()  # identical regions by level

@@ -85,7 +85,10 @@ def open_arrays(
 def open_stored_blocks(
     samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Return a function that iterates over blocks of stored samples without reading them."""
+    """Return a function that iterates over blocks of stored samples.
+
+    The samples of a block are read only when the block is unpacked.
+    """
     labels = samples.labels
     first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
 

@@ -249,7 +249,7 @@ class FDDL(ResidualClassifier):
 
         The contribution of an atom is that to the residual, plus w(s_j² − 2 s_j m_ij).
 
-        The rest is the constant w‖m_i‖², or the whole distance with decision="local".
+        `rest` is the constant w‖m_i‖², or the whole distance with decision="local".
 
         Parameters
         ----------

@@ -180,9 +180,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the distances to the classes to the atoms.
+        """Attribute the distances from each class to the atoms.
 
-        Methods without such an attribution return the distances as the rest.
+        Methods that cannot attribute distances to atoms return them as `rest`, up to a constant
+        per sample.
 
         Parameters
         ----------

@@ -138,7 +138,7 @@ class SHIRC(ExemplarClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return the distances as the rest, as they are not attributed to atoms.
+        """Return the distances as `rest`; this method does not attribute them to atoms.
 
         Parameters
         ----------

@@ -483,7 +483,15 @@ class _Units:
         return accuracy >= chance_level + _MIN_RELATIVE_ACCURACY * (1 - chance_level)
 
     def accuracies(self, values: Values, permuted: Groups) -> NDArray[np.float64]:
-        """Return the accuracy of the best classifier for each row of permuted classes."""
+        """Return the balanced accuracy of the best classifier for each permutation of the classes.
+
+        Classifiers assign each category to a class, or compare one number with a threshold.
+
+        Parameters
+        ----------
+        values : category or numbers of each image
+        permuted : (n_permutations, n_units), permuted class indices
+        """
         if isinstance(values[0], str):
             return self._category_accuracies([str(value) for value in values], permuted)
         columns = np.array(values, np.float64).T

@@ -492,7 +492,7 @@ class EnsembleClassifier(ImageClassifier):
     # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
-        """Return the content of the model for a file."""
+        """Convert the fitted model to the content of a model file."""
         members = [member.to_model_data() for member in self.estimators_]
         arrays = {"combination.scales": self.combination_.scales}
         arrays["combination.weights"] = self.combination_.weights

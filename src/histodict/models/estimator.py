@@ -311,7 +311,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def to_model_data(self) -> ModelData:
-        """Return the content of the model for a file."""
+        """Convert the fitted model to the content of a model file."""
         raise NotImplementedError
 
     @classmethod

@@ -51,9 +51,9 @@ class ExtractionResult:
 
     Attributes
     ----------
-    files : feature files of the images that have one, in their order
-    failures : (image, reason) for the others
-    n_skipped : number of files that existed already
+    files : feature files, in the order of the images, without images that failed
+    failures : (image, reason) for each image that failed
+    n_skipped : number of images whose feature file already existed
     """
 
     files: list[Path]

@@ -238,7 +238,7 @@ class ImagePipeline:
         return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
 
     def content(self, kind: str, decision: dict[str, float], training: dict[str, Any]) -> ModelData:
-        """Return the content of the model for a file.
+        """Return the content of a model file with this pipeline.
 
         Parameters
         ----------

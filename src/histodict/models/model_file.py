@@ -81,16 +81,16 @@ class ModelData:
     Attributes
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
-    classes : class names; of two classes, positive scores stand for the second
+    classes : class names; if there are two, positive scores indicate the second
     recipe : settings of the model; for an ensemble, those of its first estimator
     mpp : pixel size of the training images if all have the same
     n_features : number of features of the method's input
     weights : digest of the encoder's weights; empty for pixel features
-    decision_parameters : numbers of the decision, see DECISIONS
+    decision_parameters : parameters of the decision by name, see DECISIONS
     training_info : record of the training
     estimators : content of each estimator of an ensemble
     atom_annotations : labels and states of atoms, see `decision.atom_annotations`
-    arrays : by name, see ARRAYS
+    arrays : fitted arrays by name, see ARRAYS
     """
 
     kind: str

@@ -1,9 +1,9 @@
 """Prepared images: an image or feature file as the grid of patches that a recipe requires.
 
 The image is reduced and stain-normalised, and background is excluded. Tissue threshold and stain
-normalisation are estimated from a thumbnail, which takes longer than all patches of a small image.
-As folds, methods and estimators process the same images repeatedly, these results are cached in
-memory, with some hundred bytes per image and normalisation.
+normalisation are estimated from a thumbnail. For a small image, this takes longer than processing
+all patches. As folds, methods and estimators process the same images repeatedly, the estimates are
+cached in memory. They take a few hundred bytes per image and normalisation.
 """
 
 from __future__ import annotations

@@ -522,7 +522,7 @@ class RegionDetector(ImageEstimator):
     # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
-        """Return the content of the model for a file."""
+        """Convert the fitted model to the content of a model file."""
         decision = {"min_patches": self.min_patches_, "margin_threshold": self.margin_threshold_}
         content = self.model_.content(self.kind, decision, self.training_info_)
         arrays = content.arrays | {

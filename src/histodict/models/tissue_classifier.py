@@ -258,7 +258,7 @@ class TissueClassifier(ImageClassifier):
     # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
-        """Return the content of the model for a file."""
+        """Convert the fitted model to the content of a model file."""
         return self._model.content(self.kind, {"shift": self.threshold_shift_}, self.training_info_)
 
     @classmethod

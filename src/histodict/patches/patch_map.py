@@ -248,8 +248,9 @@ class PatchMap:
     def clip(self, at: float, axis: int, width: float) -> float:
         """Clip the end of a grid cell to the slide.
 
-        Only cells across the border become narrower. A cell entirely outside, to which a tile
-        between grid cells may be assigned, keeps its shape.
+        Only cells that cross the border become narrower. Cells entirely outside the slide are
+        unchanged; they exist if patches of a feature file do not match the grid and are assigned to
+        the nearest cells.
 
         Parameters
         ----------

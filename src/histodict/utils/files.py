@@ -354,8 +354,8 @@ def modification_time(path: Path) -> float:
 def content_digest(path: Path) -> str:
     """Return the SHA-256 of a file, cached until its size or times change.
 
-    All files of a folder that is an image are read. Companion files of a slide count by name, size
-    and modification time.
+    For an image that is a folder, the digest covers the names and contents of all its files. For a
+    slide of several files, it also covers name, size and modification time of the other files.
     """
     digest = _cached_digest(str(path.absolute()), *stat_signature(path))
     others = [[p.name, *_size_and_times(p.stat())[:2]] for p in _companion_files(path)]

@@ -369,9 +369,10 @@ def tamura_textures(plane: Plane) -> Entries:
 
 
 def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
-    """Return the scale k of each pixel, for which windows of side 2^k differ most.
+    """Return, for each pixel, the scale k at which adjacent windows of side 2^k differ most.
 
-    The scale is between 1 and 7, or 0 if no windows differ.
+    The two windows are to the left and right of the pixel, or above and below it. The scale is
+    between 1 and 7, or 0 if no windows differ.
     """
     best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
     margin = 2 ** (_N_SCALES - 1)

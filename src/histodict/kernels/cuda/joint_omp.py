@@ -1,6 +1,7 @@
 """Greedy pursuit with one support for several channels, in PyTorch; see `kernels.cpu.joint_omp`.
 
-Atoms with a small norm outside the span of a channel are excluded in one vectorised step.
+In each channel, atoms whose norm outside the span of the selected atoms is small are excluded from
+the selection, for all samples at once.
 """
 
 from __future__ import annotations

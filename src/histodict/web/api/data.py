@@ -180,7 +180,7 @@ def correct(
 
 
 def undo(call: ApiRequest, *, id: str) -> dict[str, Any]:
-    """Remove a correction."""
+    """Remove a correction and return the remaining ones."""
     dataset = call.dataset
     remove_correction(dataset, id)
     return {"corrections": dataset.corrections()}

@@ -268,7 +268,7 @@ def seconds_left(job: Job) -> float | None:
 
 
 def cancel(call: ApiRequest) -> dict[str, Any]:
-    """Cancel a job."""
+    """Cancel a job and return its summary."""
     job = _job_with_worker(call)
     call.context.queue.cancel(job)
     return summary(call, job)
@@ -282,7 +282,10 @@ def _job_with_worker(call: ApiRequest) -> Job:
 
 
 def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
-    """Resume a job."""
+    """Resume a failed or cancelled job and return its summary.
+
+    If `skip_bad`, unreadable images are excluded.
+    """
     job = _job_with_worker(call)
     if skip_bad:
         exclude_unreadable_images(job)
@@ -291,7 +294,7 @@ def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
 
 
 def rename(call: ApiRequest, *, name: str) -> dict[str, Any]:
-    """Rename a job."""
+    """Rename a job and return its summary."""
     call.job.rename(name)
     return summary(call, call.job)
 
