@@ -23,8 +23,8 @@ from histodict.paper import (
     EXPERIMENTS,
     FULL,
     Choice,
+    ExperimentSizes,
     Setting,
-    Sizes,
     complexity,
     reproduce,
 )
@@ -43,7 +43,7 @@ from histodict.paper.setting import COMPARED_METHODS, NotPossibleError, Problem,
 from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import read_checked_json
 
-TINY = Sizes(
+TINY = ExperimentSizes(
     max_images=6,
     recipe={"patch_px": 12, "patches_per_class": 80},
     parameters={"n_iter": 2, "n_epochs": 1, "n_coding_steps": 5, "n_nonzero": 3},

@@ -9,7 +9,7 @@ import typer
 
 from ..utils.files import check_writable_folder
 from ..utils.text_io import pluralize, printable
-from ..utils.validation import load_optional
+from ..utils.validation import import_optional
 from .console import (
     failure_rows,
     print_json,
@@ -62,7 +62,7 @@ def features(
     from ..models.feature_extraction import extract_features, extraction_recipe
 
     with report_errors():
-        load_optional("h5py", "features", "writing feature files")
+        import_optional("h5py", "features", "writing feature files")
         check_installed(encoder)
         check_writable_folder(output)
         recipe = extraction_recipe(encoder, parse_pairs("--set", setting))

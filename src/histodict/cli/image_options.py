@@ -435,7 +435,7 @@ class PixelInputOptions:
         """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
-        from ..images.file_types import in_brackets, is_closed, odd_kind, one_per_slide
+        from ..images.file_types import in_brackets, is_closed, one_per_slide, special_file_kind
         from ..precomputed.formats import check_libraries
         from ..utils.text_io import truncated_list
 
@@ -458,7 +458,9 @@ class PixelInputOptions:
             names = truncated_list([str(path) for path in redundant])
             warn(f"skipped, as another file of the same slide is listed: {names}")
         if left_out:
-            names = truncated_list([f"{path}{in_brackets(odd_kind(path))}" for path in left_out])
+            names = truncated_list(
+                [f"{path}{in_brackets(special_file_kind(path))}" for path in left_out]
+            )
             warn(f"skipped, as the format is not supported or the file is a mask: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]

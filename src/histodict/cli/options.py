@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..utils.missing_chunks import allow_missing_chunks
 from ..utils.text_io import pluralize
-from ..utils.validation import hints_for, load_optional
+from ..utils.validation import hints_for, import_optional
 from .console import exit_after_output_error, handle_signals, progress_bars, report_errors
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class ExecutionCliOptions:
     def check_installed(self) -> None:
         """Raise an error if a cluster is requested and its packages are not installed."""
         if self.cluster is not None:
-            load_optional("distributed", "cluster", "--cluster")
+            import_optional("distributed", "cluster", "--cluster")
 
     @contextmanager
     def begin(

@@ -19,8 +19,8 @@ from ..images.file_types import (
     is_closed,
     is_ome_zarr_name,
     is_zarr,
-    odd_kind,
     other_parts,
+    special_file_kind,
 )
 from ..images.source import FOLDER_FORMATS, READERS
 from ..precomputed.feature_file import FORMATS, check_has_positions, is_feature_file
@@ -221,7 +221,11 @@ def _walk(
             continue
         if not (os.path.isdir(path) if is_link else entry.is_dir()):
             kind = (
-                IMAGE if ending in READERS else odd_kind(path) if _is_special_file(entry) else OTHER
+                IMAGE
+                if ending in READERS
+                else special_file_kind(path)
+                if _is_special_file(entry)
+                else OTHER
             )
             yield FolderEntry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
@@ -303,7 +307,7 @@ class FeatureFolder:
         files: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
             # Includes pipes and dangling links, which are reported when read.
-            is_one = is_feature_file(path) and (exists(path) or odd_kind(path))
+            is_one = is_feature_file(path) and (exists(path) or special_file_kind(path))
             if is_one and not path.name.startswith("."):
                 files.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
         return files

@@ -127,7 +127,7 @@ class MemberContribution:
 
 
 # Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
-Parts = Callable[[AtomReference], NDArray[np.float64]]
+ContributionFunction = Callable[[AtomReference], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,9 @@ class ActivityRecorder(PatchRecorder):
         group_usage = {atoms: count / max(1, sums.n_patches) for atoms, count in counts.items()}
         self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
 
-    def contributions(self, scores: NDArray[np.float64], parts: Parts) -> ScoreContributions:
+    def contributions(
+        self, scores: NDArray[np.float64], parts: ContributionFunction
+    ) -> ScoreContributions:
         """Return the contributions to `scores` in the image and in the reference of each class.
 
         `parts` computes the contributions of the atoms from their statistics.

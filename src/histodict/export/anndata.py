@@ -50,7 +50,7 @@ from ..models.inputs import coordinate_shift, resolve_inputs
 from ..patches.patch_map import COLOURS, PatchMap
 from ..utils.files import atomic_write
 from ..utils.text_io import Row, printable
-from ..utils.validation import load_optional
+from ..utils.validation import import_optional
 from .h5ad_writer import Categorical, LazyIndex, SparseRows, set_encoding, write, write_frame
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def check_patch_level(model: Model) -> None:
     ValueError : if the method uses the whole image
     ImportError : if h5py is missing
     """
-    load_optional("h5py", "anndata", "--anndata")
+    import_optional("h5py", "anndata", "--anndata")
     if not model.model_.recipe.is_patch_level:
         raise ValueError(
             f"the method {model.model_.recipe.method!r} uses whole images and has no patches for "
@@ -226,7 +226,7 @@ def write_h5ad(
     about : metadata of the image
     """
     check_patch_level(model)
-    h5py = load_optional("h5py", "anndata", "write AnnData")
+    h5py = import_optional("h5py", "anndata", "write AnnData")
     n_codes = model.model_.method_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
@@ -459,7 +459,7 @@ def to_anndata(
     ImportError
         If anndata is not installed.
     """
-    anndata = load_optional("anndata", "anndata", "to_anndata")
+    anndata = import_optional("anndata", "anndata", "to_anndata")
     model._check_fitted()
     inputs = resolve_inputs(image)
     if not inputs.is_single:
@@ -495,7 +495,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     ImportError
         If spatialdata is not installed.
     """
-    spatialdata = load_optional("spatialdata", "spatialdata", "to_spatialdata")
+    spatialdata = import_optional("spatialdata", "spatialdata", "to_spatialdata")
     models = import_module("spatialdata.models")
     table = _copy_or_read(table)
     spatial = _single_image(table)
@@ -512,7 +512,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
 def _copy_or_read(table: Any) -> Any:
     """Return a copy of a table, or the table of a file."""
     if isinstance(table, str | Path):
-        return load_optional("anndata", "anndata", "to_anndata").read_h5ad(table)
+        return import_optional("anndata", "anndata", "to_anndata").read_h5ad(table)
     return table.copy()
 
 

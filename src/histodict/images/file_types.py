@@ -191,7 +191,7 @@ def _has_image(file: Path) -> bool:
 # --- special files ------------------------------------------------------------------------------
 
 
-def odd_kind(path: Path) -> str:
+def special_file_kind(path: Path) -> str:
     """Return the type of a path that is neither a file nor a folder, such as a pipe; else "".
 
     The path is not opened, as opening a pipe blocks until another process writes to it.
@@ -207,7 +207,7 @@ def odd_kind(path: Path) -> str:
 
 def refuse_odd(path: Path, error: type[Exception]) -> None:
     """Raise `error` if the path exists but is neither a file nor a folder."""
-    kind = odd_kind(path)
+    kind = special_file_kind(path)
     if kind and kind != NO_SUCH_FILE:
         raise error(f"{path}: not a regular file but {kind}; remove or replace it")
 

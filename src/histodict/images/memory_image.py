@@ -176,7 +176,7 @@ class _ImageCache:
         self._images: dict[str, DecodedImage] = {}
         self._lock = threading.RLock()
 
-    def enter(self) -> None:
+    def add_user(self) -> None:
         """Register a user; the first one sets the memory budget."""
         budget = _budget(1)
         with self._lock:
@@ -184,7 +184,7 @@ class _ImageCache:
                 self._budget = budget
             self.n_users += 1
 
-    def leave(self) -> None:
+    def remove_user(self) -> None:
         """Unregister a user; the last one clears the cache."""
         with self._lock:
             self.n_users -= 1
@@ -242,11 +242,11 @@ if hasattr(os, "register_at_fork"):
 @contextmanager
 def image_cache_enabled() -> Iterator[None]:
     """Enable the cache of decoded images; the outermost exit frees its memory."""
-    _CACHE.enter()
+    _CACHE.add_user()
     try:
         yield
     finally:
-        _CACHE.leave()
+        _CACHE.remove_user()
 
 
 def enable_worker_image_cache(run: str, n_processes: int) -> None:

@@ -31,8 +31,8 @@ from .file_types import (
     UnknownImageError,
     is_closed,
     is_zarr,
-    odd_kind,
     refuse_odd,
+    special_file_kind,
 )
 
 if TYPE_CHECKING:
@@ -576,7 +576,7 @@ def check_readable_file(path: Path) -> None:
     ImageError
         If the path is not a readable file or Zarr folder.
     """
-    kind = odd_kind(path)
+    kind = special_file_kind(path)
     if kind == NO_SUCH_FILE:
         raise ImageError(f"{path}: file not found; check the name and the folder")
     refuse_odd(path, ImageError)

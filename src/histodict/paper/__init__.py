@@ -37,7 +37,16 @@ from .accuracy import (
 )
 from .codes import ATOMS, CODES, run_atoms, run_codes
 from .image_sets import Dataset, load_datasets
-from .setting import FULL, QUICK, Choice, NotPossibleError, Outcome, Setting, Sizes, save_figure
+from .setting import (
+    FULL,
+    QUICK,
+    Choice,
+    ExperimentSizes,
+    NotPossibleError,
+    Outcome,
+    Setting,
+    save_figure,
+)
 
 __all__ = [
     "EXPERIMENTS",
@@ -45,10 +54,10 @@ __all__ = [
     "FULL",
     "QUICK",
     "Choice",
+    "ExperimentSizes",
     "NotPossibleError",
     "Outcome",
     "Setting",
-    "Sizes",
     "complexity",
     "reproduce",
 ]
@@ -82,7 +91,7 @@ def reproduce(
     data: Path | str = SYNTHETIC,
     output: Path | str = "histodict-paper",
     *,
-    sizes: Sizes = FULL,
+    sizes: ExperimentSizes = FULL,
     part: str | None = None,
     choice: Choice | None = None,
     work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
@@ -120,7 +129,9 @@ def reproduce(
     return outcomes
 
 
-def _load_datasets(data: Path | str, output: Path, sizes: Sizes, part: str | None) -> list[Dataset]:
+def _load_datasets(
+    data: Path | str, output: Path, sizes: ExperimentSizes, part: str | None
+) -> list[Dataset]:
     if data != SYNTHETIC:
         return load_datasets(data, part)
     n_patients, n_images, (width, height) = sizes.synthetic

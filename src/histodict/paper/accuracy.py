@@ -274,7 +274,7 @@ def _published_points() -> list[Row]:
 def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, setting.splits)
-        models = setting.trained(tasks)
+        models = setting.train_models(tasks)
         healthy_fractions, diseased, predicted = _predict_test_images(setting, tasks, models)
         rates = theta_rates(healthy_fractions, diseased, THETAS)
         at = float(np.mean(predicted[~diseased])), float(np.mean(~predicted[diseased]))
@@ -327,7 +327,7 @@ def _region_curves(
     splits = setting.split(manifest)
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, splits)
-        models = setting.trained(tasks, manifest)
+        models = setting.train_models(tasks, manifest)
         findings = [
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)

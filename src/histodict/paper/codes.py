@@ -53,7 +53,7 @@ def run_atoms(setting: Setting) -> Outcome:
             "atoms can only be displayed for pixel features; use features rgb without n_components"
         )
     classes = setting.dataset.classes
-    models = setting.trained(setting.tasks(plans, setting.splits)[: len(plans)])
+    models = setting.train_models(setting.tasks(plans, setting.splits)[: len(plans)])
     dictionaries = {}
     for method, model in zip(plans, models, strict=True):
         order = [model.class_names_.index(name) for name in classes]
@@ -155,7 +155,7 @@ def run_codes(setting: Setting) -> Outcome:
     )
     classes = setting.dataset.classes
     tasks = setting.tasks(plans, setting.splits)[: len(plans)]
-    models = setting.trained(tasks)
+    models = setting.train_models(tasks)
     records = _first_image_of_two_classes(setting, tasks[0].split.test)
     codes = [
         _image_codes(model, record, classes, paper_name(method))

@@ -216,7 +216,7 @@ class NotPossibleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ExperimentSizes:
     """Sizes of the experiments.
 
     Attributes
@@ -241,8 +241,8 @@ class Sizes:
     timed: Problem = SMALL_PROBLEM
 
 
-FULL = Sizes()
-QUICK = Sizes(
+FULL = ExperimentSizes()
+QUICK = ExperimentSizes(
     max_images=12,
     recipe={"patch_px": 16, "patches_per_class": 600},
     parameters={"n_iter": 4, "n_epochs": 2, "n_coding_steps": 10, "n_nonzero": 5},
@@ -285,7 +285,7 @@ class Setting:
 
     dataset: Dataset
     folder: Path
-    sizes: Sizes = FULL
+    sizes: ExperimentSizes = FULL
     choice: Choice = field(default_factory=Choice)
     work: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
 
@@ -390,7 +390,7 @@ class Setting:
         results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
-    def trained(
+    def train_models(
         self, tasks: Sequence[EvaluationTask], regions: Manifest | None = None
     ) -> list[Any]:
         """Return one model per task: classifiers of the images, or detectors of `regions`.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..images.file_types import ImageError, UnreadableContentError
 from ..utils.files import NPZ_ERRORS, file_bytes
 from ..utils.text_io import shorten
-from ..utils.validation import load_optional
+from ..utils.validation import import_optional
 from .hdf5_check import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -209,7 +209,7 @@ def check_libraries(paths: Iterable[Any]) -> None:
 
 def _library(name: str, path: Path) -> Any:
     try:
-        return load_optional(name, _EXTRA, str(path))
+        return import_optional(name, _EXTRA, str(path))
     except ImportError as error:
         raise ImageError(str(error)) from error
 

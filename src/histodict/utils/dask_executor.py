@@ -35,7 +35,7 @@ from .parallel import (
     single_blas_thread,
 )
 from .text_io import shorten
-from .validation import Surface, check_whole_number, hint_surface, load_optional, set_hint_surface
+from .validation import Surface, check_whole_number, hint_surface, import_optional, set_hint_surface
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
 _SETTINGS_SUFFIXES = (".yaml", ".yml")
@@ -62,7 +62,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
     ----------
     text : value of `--cluster`; see the module's docstring
     """
-    distributed = load_optional("distributed", "cluster", "--cluster")
+    distributed = import_optional("distributed", "cluster", "--cluster")
     with _quiet_logs("distributed", "distributed.client"), _start_cluster(text) as address:
         try:
             client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
@@ -110,7 +110,7 @@ def _start_cluster(text: str) -> AbstractContextManager[Any]:
         if not rest.isdecimal():
             raise ValueError(f"--cluster {text}: write local:N with N processes, such as local:4")
         n_workers = check_whole_number("the number of workers", int(rest), 1)
-        load_optional("cryptography", "cluster", "--cluster")
+        import_optional("cryptography", "cluster", "--cluster")
         if not can_share_locks():
             raise ClusterError(
                 f"--cluster {text}: processes cannot share locks on this machine (is /dev/shm "
@@ -136,7 +136,7 @@ def _start_jobs(file: Path) -> Iterator[Any]:
     options: {cores: 8, processes: 8, memory: 32GB, walltime: "04:00:00", queue: normal}
     """
     settings = _read_settings(file)
-    jobqueue = load_optional("dask_jobqueue", "jobqueue", str(file))
+    jobqueue = import_optional("dask_jobqueue", "jobqueue", str(file))
     name = f"{settings.get('system', 'SLURM')}Cluster"
     if not hasattr(jobqueue, name):
         known = sorted(n.removesuffix("Cluster") for n in dir(jobqueue) if n.endswith("Cluster"))
@@ -154,7 +154,7 @@ def _start_jobs(file: Path) -> Iterator[Any]:
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    yaml = load_optional("yaml", "cluster", str(file))
+    yaml = import_optional("yaml", "cluster", str(file))
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -161,7 +161,7 @@ def install_command(extra: str) -> str:
     return f'pip install ".[{extra}]" (in a checkout of histodict)'
 
 
-def load_optional(module: str, extra: str, purpose: str) -> Any:
+def import_optional(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional dependency.
 
     Parameters
@@ -182,5 +182,5 @@ def load_optional(module: str, extra: str, purpose: str) -> Any:
 
 
 def missing_message(module: str, extra: str, purpose: str) -> str:
-    """Return the error message for a missing module; for parameters see `load_optional`."""
+    """Return the error message for a missing module; for parameters see `import_optional`."""
     return f"{purpose} needs {module}, which is not installed. Run: {install_command(extra)}"
