@@ -92,7 +92,7 @@ def strike(page, work):
 
 def test_unlabelled_folder_leads_to_annotation_which_needs_a_class(page, hand):
     page.get_by_role("button", name="Open this folder").click()
-    page.get_by_text("These images have no labels").wait_for()
+    page.get_by_text("annotate tissue of each class on a few of them").wait_for()
     page.get_by_text(
         "Note: There are not two or more folders with images, one per class"
     ).wait_for()
