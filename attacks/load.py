@@ -186,7 +186,7 @@ def measure(folder: Path, seconds: float, n_clients: int) -> list[str]:
         watch = Watch(server)
         loaded = crowd(address, site, seconds, n_clients)
         watch.stop()
-    left = server.left_behind()
+    left = server.leftover_processes()
     lines, wrong = table(alone, loaded)
     further, growth = memory(watch.samples)
     print("\n".join([*lines, "", *further]))

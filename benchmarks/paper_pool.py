@@ -154,7 +154,7 @@ class Features:
         model = WholeImagePipeline(plan.recipe, setting.images.classes, 0, 1)
         model.cache = ArrayCache(setting.folder / "cache")
         records = setting.images.records[self.part :: _PARTS]
-        found = model._features({record.path: record.mpp for record in records}, None)
+        found = model._feature_vectors({record.path: record.mpp for record in records}, None)
         return {"images": len(found)}
 
 

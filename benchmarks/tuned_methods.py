@@ -199,7 +199,7 @@ class WholeImages:
         manifest = store.manifest_of(self.set)
         recipe = self.candidate.recipe(self.method)
         model = WholeImagePipeline(recipe, manifest.classes, 0, 1)
-        X = model._features({record.path: record.mpp for record in manifest.records}, None)
+        X = model._feature_vectors({record.path: record.mpp for record in manifest.records}, None)
         found: Results = {}
         for place, split in enumerate(store.two_folds(manifest, self.n_repeats)):
             train = manifest.select(split.train)

@@ -82,7 +82,7 @@ def vectors(manifest: Manifest, cache: Path | None, changes: list[str]) -> NDArr
         recipe = recipe.with_changes(**{name: value if name == "stain" else float(value)})
     model = WholeImagePipeline(recipe, manifest.classes, 0, 1)
     model.cache = ArrayCache(cache) if cache else None
-    return model._features({record.path: record.mpp for record in manifest.records}, None)
+    return model._feature_vectors({record.path: record.mpp for record in manifest.records}, None)
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def draw(image: Any, mask: Any, explanation: Any) -> None:
     parts = ordered[:N_POSITIVE] + ordered[N_POSITIVE - N_ATOMS :]
     longest = max(abs(part.contribution[0]) for part in parts)
     for part, axes in zip(parts, rows, strict=True):
-        for ax, patch in zip(axes, examples(image, patch_map, part.positions), strict=False):
+        for ax, patch in zip(axes, examples(image, patch_map, part.usage_map), strict=False):
             ax.imshow(patch)
         colour = np.divide(class_rgb(int(part.contribution[0] > 0)), 255)
         axes[-1].barh([0], [part.contribution[0]], color=colour, height=0.5)

@@ -147,7 +147,7 @@ class TextFiles(Target):
         try:
             model.fingerprint()
         except ValueError as error:
-            if "not installed" not in str(error):  # the file is valid, but a package is missing
+            if not isinstance(error.__cause__, ImportError):  # the file is valid
                 raise
 
     def _settings(self, path: Path) -> None:

@@ -146,13 +146,13 @@ def test_confusion_matrices_count_the_predictions(page, folder):
 
 
 def test_operating_points_are_those_of_the_predictions(page, folder):
-    text = re.search(r'aria-label="False positive rate and false negative rate[^"]*', page.source)
+    text = re.search(r'aria-label="False positive rate and true positive rate[^"]*', page.source)
     assert text
     for method in (LBP, WND):
         own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
         truth, scores = [r["truth"] for r in own], [float(r["score_0"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
-        assert f"{method} {curve.operating[0]:.3f}, {curve.operating[1]:.3f}" in text[0]
+        assert f"{method} {curve.operating[0]:.3f}, {1 - curve.operating[1]:.3f}" in text[0]
 
 
 def test_time_and_memory(page):

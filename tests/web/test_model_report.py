@@ -45,11 +45,11 @@ def test_report_shows_the_top_patches_of_atoms(recipe, manifest, tmp_path, compo
         ({"kind": "proportion", "value": 2.0, "higher_is_positive": True}, "0.333, 0.500"),
         ({"kind": "proportion", "value": 2.0, "higher_is_positive": False}, "0.333, 0.500"),
         # Exactly m connected patches form a region.
-        ({"kind": "patches", "value": 2}, "0.667, 0.000"),
+        ({"kind": "patches", "value": 2}, "0.667, 1.000"),
     ],
 )
 def test_roc_curve_contains_the_threshold(model, tmp_path, point, rates):
-    """Error rates at the threshold, for both directions of the value."""
+    """False and true positive rate at the threshold, for both directions of the value."""
     mirrored = 4 if point.get("higher_is_positive") is False else 0
     rows = [
         {

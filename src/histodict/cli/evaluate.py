@@ -65,8 +65,8 @@ class MethodsOptions:
         typer.Option(
             help="Methods, presets or PRESET:METHOD, separated by commas; METHOD+unlabelled adapts "
             "the threshold to the unlabelled test images. The report compares "
-            "the first with each of the others. Default: the default preset of `histodict train`, "
-            "and a simple baseline.",
+            "the first with each of the others. Default: the default preset of `histodict train` "
+            "(dfdl with --preset), and lbp-colour, or mean-logistic with --features.",
             rich_help_panel=MODEL,
         ),
     ] = None

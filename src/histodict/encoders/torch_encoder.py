@@ -267,8 +267,9 @@ def _stride_px(module: Any, name: str) -> int:
 
 
 def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any:
+    timm = _import_timm()
     try:
-        return _import_timm().create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
     except Exception as error:
         if type(error).__module__.startswith("huggingface_hub") or isinstance(error, OSError):
             reason = " ".join(str(error).split())[:300]

@@ -315,7 +315,7 @@ def _read_content(path: Path) -> dict[str, Any]:
         raise SplitFileError(f"{path}: not a split file of histodict")
     if content.get("schema") != SCHEMA:
         raise SplitFileError(
-            f"{path}: schema {content.get('schema')!r} is not supported, only {SCHEMA}; "
+            f"{path}: schema {shorten(content.get('schema'))} is not supported, only {SCHEMA}; "
             "create the splits again, or use the version that wrote the file"
         )
     if content.pop("digest", None) != _digest(content):

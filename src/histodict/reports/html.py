@@ -151,25 +151,27 @@ def sizes_svg(
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
-    """Draw miss rate against false alarm rate, with the operating point of each method.
+    """Draw true against false positive rate, with the operating point of each method.
 
     `name` is the prefix of the ids in the SVG element.
     """
     with _chart(_WIDTH) as (figure, axes):
-        axes.plot([0, 1], [1, 0], ":", color=_SOFT, linewidth=1, label="chance")
+        axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="chance")
         # Later curves are thinner, which keeps overlapping earlier ones visible.
         relative_sizes = np.linspace(1, 0.5, len(curves))
         for (method, curve), (colour, marker, dash), size in zip(
             curves.items(), _styles(len(curves)), relative_sizes, strict=True
         ):
             style = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
-            axes.plot(curve.false_positive_rate, curve.false_negative_rate, **style)
-            axes.plot(*curve.operating, marker, color=colour, markersize=12 * size, clip_on=False)
+            axes.plot(curve.false_positive_rate, 1 - curve.false_negative_rate, **style)
+            false_positive_rate, false_negative_rate = curve.operating
+            point = false_positive_rate, 1 - false_negative_rate
+            axes.plot(*point, marker, color=colour, markersize=12 * size, clip_on=False)
             axes.plot([], [], marker=marker, label=method, **style)  # legend: line and marker
-        axes.set(xlabel="false positive rate", ylabel="false negative rate", aspect="equal")
-        axes.set(xlim=(-0.01, 1), ylim=(-0.01, 1))
-        points = (f"{m} {c.operating[0]:.3f}, {c.operating[1]:.3f}" for m, c in curves.items())
-        description = "False positive rate and false negative rate at the operating points: "
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
+        axes.set(xlim=(-0.01, 1), ylim=(0, 1.01))
+        points = (f"{m} {c.operating[0]:.3f}, {1 - c.operating[1]:.3f}" for m, c in curves.items())
+        description = "False positive rate and true positive rate at the operating points: "
         return _svg(figure, name, description + "; ".join(points))
 
 
