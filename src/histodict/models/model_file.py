@@ -178,7 +178,7 @@ _FIELDS = {
 }
 # Fields of an ensemble that must equal those of its first member.
 _SHARED_WITH_FIRST_MEMBER = ("recipe", "mpp", "n_features", "weights")
-_RECIPE_FIELDS = {"method_parameters": "dict[str, Any]", "features": "str"}
+_RECIPE_FIELDS = {"method": "str", "method_parameters": "dict[str, Any]", "features": "str"}
 # Fields of the training record: of every model, and of some.
 _TRAINING_FIELDS = {
     "manifest_digest": "str",
