@@ -21,6 +21,7 @@ from histodict.models import load_model
 from histodict.models.model_file import read_header
 from histodict.utils.progress import no_callback
 from histodict.utils.validation import hints_for
+from histodict.web import model_report
 from histodict.web.jobs import Job
 from histodict.web.maps import stored_map
 from histodict.web.worker import train
@@ -294,7 +295,7 @@ def test_overlay_of_the_report_uses_the_moved_threshold(trained, monkeypatch):
         annotated.append((patch_map, summary))
         return np.zeros((4, 4, 3), np.uint8)
 
-    monkeypatch.setattr("histodict.web.model_report.draw_overlay", draw)
+    monkeypatch.setattr(model_report, "draw_overlay", draw)
     values = [row["value"] for row in job.results()["images"]]
     client.get(f"/api/jobs/{job.id}/report.html?point={max(values) + 0.06}").raise_for_status()
     assert annotated
