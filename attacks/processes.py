@@ -92,7 +92,7 @@ class Running:
             return None
         return 128 - code if code < 0 else code
 
-    def leftover_processes(self, patience: float = 5.0) -> list[str]:
+    def leftover_processes(self, patience: float = 30.0) -> list[str]:
         """Return what still runs so many seconds after the command has ended."""
         deadline = time.monotonic() + patience
         while (left := self.others()) and time.monotonic() < deadline:

@@ -125,8 +125,15 @@ def test_predict_lists_all_broken_files_in_json(model, good, tmp_path, rng):
 
 
 def test_background_image_gets_the_label_no_tissue(model, tmp_path):
-    Image.new("RGB", SIZE, (243, 242, 244)).save(tmp_path / "glass.png")
-    arguments = ["predict", model, tmp_path / "glass.png", "--output", tmp_path / "out", "--json"]
+    Image.new("RGB", SIZE, (243, 242, 244)).save(tmp_path / "background.png")
+    arguments = [
+        "predict",
+        model,
+        tmp_path / "background.png",
+        "--output",
+        tmp_path / "out",
+        "--json",
+    ]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0
 
@@ -178,8 +185,10 @@ def test_train_refuses_an_image_smaller_than_a_patch(name, classes, tmp_path, rn
 
 
 def test_train_skips_background_images(classes, tmp_path):
-    Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "glass.png")
-    with pytest.warns(UserWarning, match="1 training image without tissue was not used: glass.png"):
+    Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "background.png")
+    with pytest.warns(
+        UserWarning, match="1 training image without tissue was not used: background.png"
+    ):
         outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 0, outcome.message
     assert "on 17 images" in outcome.message
@@ -188,8 +197,8 @@ def test_train_skips_background_images(classes, tmp_path):
 def test_train_refuses_a_class_without_tissue(classes, tmp_path):
     shutil.rmtree(classes / "healthy")
     (classes / "healthy").mkdir()
-    Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "glass.png")
-    with pytest.warns(UserWarning, match="without tissue was not used: glass.png"):
+    Image.new("RGB", SIZE, (243, 242, 244)).save(classes / "healthy" / "background.png")
+    with pytest.warns(UserWarning, match="without tissue was not used: background.png"):
         outcome = train(classes, tmp_path / "model.histodict")
     assert outcome.status == 2
     assert "no tissue was found in any image of class 'healthy'" in outcome.message

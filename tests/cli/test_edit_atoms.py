@@ -263,12 +263,12 @@ def test_regions_have_the_usage_of_named_atoms(folder):
 
 
 def test_explanation_of_background_has_a_page(folder, tmp_path):
-    background = tmp_path / "glass.png"
+    background = tmp_path / "background.png"
     Image.new("RGB", (160, 120), (243, 242, 244)).save(background)
     image = next((folder / "set" / "inflamed").glob("*.jpg"))
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", background, image, "--mpp", 0.5, "--output", page)
-    assert done.exit_code == 0 and "glass.png: no tissue" in " ".join(done.output.split())
+    assert done.exit_code == 0 and "background.png: no tissue" in " ".join(done.output.split())
     text = page.read_text(encoding="utf-8")
     assert "no tissue" in text and text.count('class="sums"') == 1
     report = json.loads(

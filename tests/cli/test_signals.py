@@ -17,6 +17,9 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
+# Far longer than a command needs, so that a busy machine fails no test.
+END_S = 60
+
 LONG = ("n_atoms=20", "n_iter=5000", "tol=0", "patches_per_class=400", "patch_px=12")
 
 
@@ -66,7 +69,7 @@ TRAIN = ("train", "--preset", "fast")
 def test_signal_ends_the_command_and_its_processes(start_command, command, processes, number):
     running = start_command(*command, processes=processes)
     running.send(number)
-    assert running.end(5) == 128 + number
+    assert running.end(END_S) == 128 + number
     assert running.leftover_processes() == []
     if number != signal.SIGKILL:
         assert f"Stopped: by {number.name}" in running.output()
@@ -77,7 +80,7 @@ def test_killed_worker_is_reported_in_one_line(start_command):
     running = start_command(*JOBS, processes=2)
     workers = running.workers()
     os.kill(workers[0], signal.SIGKILL)
-    assert running.end(20) == 2
+    assert running.end(END_S) == 2
     assert running.leftover_processes() == []
     assert (
         "Traceback" not in running.output()
@@ -156,6 +159,6 @@ def test_signal_during_imports_and_destructors_is_reported(tmp_path, body):
     """An interrupted import raises another error; exceptions in a destructor are ignored by
     Python."""
     running = Running((), tmp_path / "said", tmp_path, ("-c", HEAD + body))
-    assert running.end(20) == 128 + signal.SIGINT
+    assert running.end(END_S) == 128 + signal.SIGINT
     assert running.output().strip().startswith("Stopped: by SIGINT")
     assert len(running.output().strip().splitlines()) == 1

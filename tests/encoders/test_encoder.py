@@ -348,19 +348,3 @@ def test_default_encoder_separates_tissue(tissue):
     model = TissueClassifier(recipe).fit(tissue.select(half))
     right = [model.predict(r.path).label == r.label for r in tissue.select(other).records]
     assert np.mean(right) >= 0.75
-
-
-def test_timm_models_load_from_a_local_file(tmp_path):
-    timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
-    name = "test_resnet"
-    torch.save(timm.create_model(name, pretrained=False).state_dict(), tmp_path / "w.pth")
-    encoder = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}")
-    cells = encoder.feature_map(
-        np.zeros((4 * encoder.stride_px, 2 * encoder.stride_px, 3), np.uint8)
-    )
-    assert cells.shape[:2] == (4, 2)
-    torch.save({"nothing": torch.zeros(1)}, tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="not the weights of"):
-        load_encoder(f"timm:{name}@{tmp_path / 'x.pth'}")
-    with pytest.raises(ValueError, match="not found"):
-        load_encoder(f"timm:{name}@{tmp_path / 'none.pth'}")

@@ -54,7 +54,7 @@ MEAN, STD = (0.7, 0.5, 0.6), (0.2, 0.25, 0.1)
 @pytest.fixture(scope="module")
 def timm():
     pytest.importorskip("torchvision", reason="torchvision is not installed", exc_type=ImportError)
-    return pytest.importorskip("timm", reason="timm is not installed", exc_type=Exception)
+    return pytest.importorskip("timm", reason="timm is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -289,3 +289,18 @@ def test_features_return_to_their_positions(rng, shape):
     expected = pixels.reshape(shape[0] // 2, 2, shape[1] // 2, 2, 3).mean(axis=(1, 3))
     found = join_maps(corners, maps, 2, (shape[0] // 2, shape[1] // 2))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_timm_models_load_from_a_local_file(timm, tmp_path):
+    name = "test_resnet"
+    torch.save(timm.create_model(name, pretrained=False).state_dict(), tmp_path / "w.pth")
+    encoder = load_encoder(f"timm:{name}@{tmp_path / 'w.pth'}")
+    cells = encoder.feature_map(
+        np.zeros((4 * encoder.stride_px, 2 * encoder.stride_px, 3), np.uint8)
+    )
+    assert cells.shape[:2] == (4, 2)
+    torch.save({"nothing": torch.zeros(1)}, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match="not the weights of"):
+        load_encoder(f"timm:{name}@{tmp_path / 'x.pth'}")
+    with pytest.raises(ValueError, match="not found"):
+        load_encoder(f"timm:{name}@{tmp_path / 'none.pth'}")

@@ -116,6 +116,8 @@ def test_nearest_patch_is_the_patch_itself(gallery, tmp_path):
 
 
 def test_background_alone_is_refused(model, tmp_path):
-    Image.new("RGB", (160, 120), "white").save(tmp_path / "glass.png")
+    Image.new("RGB", (160, 120), "white").save(tmp_path / "background.png")
     with pytest.raises(ValueError, match="no tissue was found in any of the 1 images"):
-        PatchSample.from_records(model.model_, [ImageRecord(tmp_path / "glass.png", "a", "p")], 0)
+        PatchSample.from_records(
+            model.model_, [ImageRecord(tmp_path / "background.png", "a", "p")], 0
+        )

@@ -214,7 +214,7 @@ def test_vector_head_has_scores_as_codes_and_no_atoms(manifest, image, tmp_path)
 def test_background_image_is_a_table_without_rows(model, tmp_path):
     from PIL import Image
 
-    background = tmp_path / "glass.png"
+    background = tmp_path / "background.png"
     Image.new("RGB", (160, 120), (250, 250, 250)).save(background)
     prediction, table = table_of(model, background, tmp_path / "a.h5ad", mpp=0.5)
     assert prediction.label is None and (prediction.patch_map.predicted_classes == NO_TISSUE).all()

@@ -64,7 +64,7 @@ def pid_of(source):
     return source._open_handle()._opener[0].pid
 
 
-def has_ended_within(pid, within_s=5.0):
+def has_ended_within(pid, within_s=30.0):
     """Return whether a process ends in time; a zombie counts as ended."""
     stop = time.monotonic() + within_s
     while time.monotonic() < stop:

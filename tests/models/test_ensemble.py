@@ -264,9 +264,9 @@ def test_slide_is_represented_by_sampled_tissue(tmp_path, monkeypatch, rng):
     other = whole_image_model.WholeImagePipeline(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
         other._feature_vectors({tmp_path / "slide.png": None}, None)
-    Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "glass.png")
+    Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "background.png")
     with pytest.raises(ImageError, match="no tissue"):
-        stages._feature_vectors({tmp_path / "glass.png": None}, None)
+        stages._feature_vectors({tmp_path / "background.png": None}, None)
 
 
 def test_training_resumes_from_the_cache(manifest, tmp_path):
@@ -296,8 +296,8 @@ def test_member_that_fails_on_an_image_abstains(model, manifest, monkeypatch):
 
 
 def test_background_image_has_no_label_and_no_abstention(model, manifest, tmp_path):
-    Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "glass.png")
-    prediction = model.predict(tmp_path / "glass.png", mpp=manifest.records[0].mpp)
+    Image.new("RGB", (160, 120), (244, 243, 245)).save(tmp_path / "background.png")
+    prediction = model.predict(tmp_path / "background.png", mpp=manifest.records[0].mpp)
     assert (prediction.label, prediction.n_abstaining, prediction.row()["n_abstaining"]) == (
         None,
         0,

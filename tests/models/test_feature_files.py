@@ -252,8 +252,10 @@ def test_files_with_other_settings_remain_and_are_refused(tissue, tmp_path):
 def test_unreadable_and_background_images_do_not_stop_others(tissue, tmp_path):
     good = read_manifest(tissue / "manifest.csv").records[0]
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
-    Image.new("RGB", (240, 180), "white").save(tmp_path / "glass.png")
-    bad = [ImageRecord(tmp_path / name, "", "") for name in ("torn.png", "glass.png", "gone.png")]
+    Image.new("RGB", (240, 180), "white").save(tmp_path / "background.png")
+    bad = [
+        ImageRecord(tmp_path / name, "", "") for name in ("torn.png", "background.png", "gone.png")
+    ]
     done = extract_features(extraction_recipe("tiny", {}), [*bad, good], tmp_path / "f")
     assert [file.stem for file in done.files] == [good.path.stem]
     errors = dict(done.failures)

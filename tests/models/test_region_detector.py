@@ -180,8 +180,8 @@ def test_labels_of_negative_images_may_accompany_masks(labels, region):
 
 def test_background_image_has_no_label(tissue, tmp_path):
     detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
-    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
-    prediction = detector.predict(tmp_path / "glass.png")
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "background.png")
+    prediction = detector.predict(tmp_path / "background.png")
     assert (prediction.label, prediction.regions, prediction.n_patches) == (None, [], 0)
 
 

@@ -74,16 +74,18 @@ def test_same_seed_gives_the_same_model_for_any_number_of_threads(halves):
 
 @pytest.mark.parametrize("recipe", [FAST, preset("fast", "mean-logistic")], ids=["patches", "mean"])
 def test_background_training_image_is_warned_of(halves, tmp_path, recipe):
-    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "background.png")
     first, *_ = records = halves[0].records
-    background = replace(first, path=tmp_path / "glass.png")
-    with pytest.warns(UserWarning, match="1 training image without tissue was not used: glass.png"):
+    background = replace(first, path=tmp_path / "background.png")
+    with pytest.warns(
+        UserWarning, match="1 training image without tissue was not used: background.png"
+    ):
         TissueClassifier(recipe).fit(replace(halves[0], records=(*records, background)))
 
 
 def test_background_image_has_no_label(model, tmp_path):
-    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "glass.png")
-    prediction = model.predict(tmp_path / "glass.png")
+    Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "background.png")
+    prediction = model.predict(tmp_path / "background.png")
     assert prediction.label is None
     assert prediction.n_patches == 0
 

@@ -46,7 +46,7 @@ def test_pale_tile_is_used_completely_with_a_note(model, tmp_path, rng):
 
 def test_empty_background_has_no_tissue(model, tmp_path, rng):
     background = np.clip(rng.normal(240, 2, (160, 200, 3)), 0, 255).astype(np.uint8)
-    prediction = model.predict_one(save_plain(tmp_path / "glass.png", background))
+    prediction = model.predict_one(save_plain(tmp_path / "background.png", background))
     assert prediction.label is None
     assert "whole_image" not in prediction.row()
 

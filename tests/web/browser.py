@@ -78,8 +78,8 @@ class Server:
         return self._send(urllib.request.Request(f"{self.address}{path}", data, headers))
 
     def _send(self, request: urllib.request.Request) -> bytes:
-        self.opener.open(self.link, timeout=10).close()
-        with self.opener.open(request, timeout=10) as response:
+        self.opener.open(self.link, timeout=60).close()
+        with self.opener.open(request, timeout=60) as response:
             data: bytes = response.read()
         return data
 
@@ -89,7 +89,7 @@ class Server:
             if self.process.poll() is not None:
                 raise RuntimeError("the server ended at once")
             try:
-                urllib.request.urlopen(self.address, timeout=5).close()
+                urllib.request.urlopen(self.address, timeout=60).close()
                 return self
             except urllib.error.HTTPError:  # the server requires a token: it is running
                 return self
@@ -101,7 +101,7 @@ class Server:
         if self.process is not None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -55,7 +55,7 @@ def server(masks, tmp_path_factory):
 def page(server):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         errors = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         sign_in(page, server)

@@ -48,7 +48,7 @@ def server(folder):
 def page(server):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("dialog", lambda dialog: dialog.accept("A better name"))
         sign_in(page, server)
         yield page

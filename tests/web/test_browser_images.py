@@ -37,7 +37,7 @@ def page(folder):
     try:
         with open_browser() as browser:
             page = browser.new_page(viewport=LAPTOP)
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             page.goto(server.link)
             page.get_by_role("button", name="▸ colon").click()
             # the folder above is shown until then

@@ -71,7 +71,7 @@ def viewer_address(server):
 def page(server, viewer_address):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         sign_in(page, server)
         page.goto(f"{server.address}/#/look/{viewer_address[1]}")
         yield page

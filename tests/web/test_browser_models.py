@@ -48,7 +48,7 @@ def server(tissue, model, recipe, manifest, tmp_path_factory):
 def page(server):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.errors = []
         page.on("pageerror", lambda error: page.errors.append(str(error)))
         sign_in(page, server)

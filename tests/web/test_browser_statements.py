@@ -69,7 +69,7 @@ def keep_those_with_a_region(table):
 def page(server):
     with open_browser() as browser:
         page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         sign_in(page, server)
         yield page
 

@@ -56,7 +56,7 @@ def assert_low_priority(worker: int, server: int) -> None:
     assert os.getsid(worker) == os.getsid(server)
     assert os.getpgid(worker) == worker  # Ctrl+C does not reach it
     urgent = os.getpriority(os.PRIO_PROCESS, server)
-    assert wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker) >= min(19, urgent + 10), 5)
+    assert wait_until(lambda: os.getpriority(os.PRIO_PROCESS, worker) >= min(19, urgent + 10), 30)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
@@ -66,12 +66,12 @@ def test_workers_end_with_the_server_and_the_next_one_resumes(server, job, how):
         server.start()
     (folder / "worker.lock").unlink(missing_ok=True)
     assert wait_until((folder / "worker.lock").exists, 30)  # also after the previous end
-    pid = wait_until(lambda: (folder / "worker.lock").read_text(), 5) and pid_of(folder)
+    pid = wait_until(lambda: (folder / "worker.lock").read_text(), 30) and pid_of(folder)
     if how == "SIGTERM":
         assert_low_priority(pid, server.process.pid)
     os.kill(server.process.pid, signal.Signals[how])
-    server.process.wait(5)
-    assert wait_until(lambda: not is_running(pid), 5)
+    server.process.wait(30)
+    assert wait_until(lambda: not is_running(pid), 30)
     assert read_json(folder / "state.json")["state"] == "waiting"
 
 
@@ -79,9 +79,9 @@ def test_running_request_does_not_delay_shutdown(tissue, tmp_path):
     """For example a request that takes a minute."""
     server = Server(tmp_path, [tissue], before=SLOW).start()
     with pytest.raises(OSError):
-        server.opener.open(server.link, timeout=10).close()
-        server.opener.open(f"{server.address}/api/session", timeout=1)
+        server.opener.open(server.link, timeout=60).close()
+        server.opener.open(f"{server.address}/api/session", timeout=2)
     started = time.monotonic()
     os.kill(server.process.pid, signal.SIGINT)
-    assert server.process.wait(8) == 128 + signal.SIGINT
-    assert time.monotonic() - started < 6
+    assert server.process.wait(30) == 128 + signal.SIGINT
+    assert time.monotonic() - started < 20

@@ -109,7 +109,7 @@ def test_hanging_image_blocks_no_other(tiles, image, monkeypatch):
     monkeypatch.setattr("histodict.web.maps.open_image", opened)
     with ThreadPoolExecutor(20) as pool:
         behind = [pool.submit(tiles.open, hung), pool.submit(tiles.thumbnail, hung)]
-        begun.acquire(timeout=5), begun.acquire(timeout=5)
+        begun.acquire(timeout=30), begun.acquire(timeout=30)
         done = [pool.submit(tiles.tile, record, 2, column, 0) for column in range(3)]
         done.append(pool.submit(tiles.thumbnail, record))
         try:
