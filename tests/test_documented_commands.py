@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -22,6 +21,7 @@ from histodict.cli import app
 from histodict.methods.registry import METHODS
 from histodict.models.plan import ENSEMBLE_PRESETS, Plan
 from histodict.models.recipe import PRESETS
+from tests.cli.commands import command_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -70,19 +70,13 @@ def usage_of(script: Path) -> Iterator[list[str]]:
 
 
 @cache
-def histodict_command() -> Any:
-    return get_command(app)
-
-
-@cache
 def options_of(command: str) -> frozenset[str]:
     """Return the options of a module, or of `histodict` or one of its subcommands."""
     if "." in command:
         return frozenset(options_in(ROOT / (command.replace(".", "/") + ".py")))
-    group = histodict_command()
-    parameters = (group if command == "histodict" else group.commands[command]).params
-    names = (name for parameter in parameters for name in parameter.opts)
-    other = (name for parameter in parameters for name in parameter.secondary_opts)
+    made = get_command(app) if command == "histodict" else command_named(command)
+    names = (name for parameter in made.params for name in parameter.opts)
+    other = (name for parameter in made.params for name in parameter.secondary_opts)
     return frozenset([*names, *other, "--help"])
 
 
@@ -120,7 +114,7 @@ def complaint(tokens: list[str]) -> str | None:
     command, *arguments = tokens
     if command == "histodict" and not arguments[0].startswith("-"):
         command, *arguments = arguments
-        if command not in histodict_command().commands:
+        if command_named(command) is None:
             return f"no subcommand {command}"
     elif "." in command and not (ROOT / (command.replace(".", "/") + ".py")).is_file():
         return f"no module {command}"

@@ -8,13 +8,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.models import TissueClassifier
 from histodict.models.recipe import PRESETS
 from histodict.synthetic.dataset import write_synthetic_dataset
+from tests.cli.commands import command_named
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"
@@ -34,7 +34,7 @@ def commands(text):
 
 def parse(arguments):
     name, *rest = arguments[1:]
-    command = get_command(app).commands[name]
+    command = command_named(name)
     return command.make_context(name, list(rest))
 
 

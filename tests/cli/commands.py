@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from histodict.cli import app
@@ -39,6 +40,10 @@ class Outcome:
     def overlay(self, name: str) -> np.ndarray:
         with Image.open(self.folder / "overlays" / f"{self.rows[name]['key']}.png") as image:
             return np.asarray(image)
+
+
+def command_named(name: str) -> Any:
+    return get_command(app).get_command(None, name)
 
 
 def run(folder: Path, *arguments: object) -> Outcome:

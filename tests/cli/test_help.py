@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from histodict.cli import app
+from tests.cli.commands import command_named
 
 # Each of these takes longer to import than the command may take; rich and pydantic belong to typer.
 SLOW = (
@@ -60,15 +62,17 @@ def test_commands_are_listed_under_their_groups():
     assert "the patches that use them most.\n" in output  # not truncated
 
 
-COMMANDS = sorted(typer.main.get_command(app).commands)
+COMMANDS = sorted(typer.main.get_command(app).list_commands(None))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_begins_with_a_sentence_and_an_example(command):
-    text = typer.main.get_command(app).commands[command].help
+    text = command_named(command).help
     sentence, example, *_ = text.split("\n\n")
     assert sentence.endswith(".") and sentence.count(". ") <= 1
     assert example.strip().startswith(f"histodict {command}")
+    listed = CliRunner().invoke(app, ["--help"], terminal_width=100).output
+    assert re.search(rf"^  {command} +{re.escape(sentence)}$", listed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -16,11 +16,12 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import histodict
-from histodict.cli import _GROUPS, app
+from histodict.cli import app, function_of
 from histodict.cli.image_options import ImageOptions, SplitDataOptions, parse_integers, parse_pairs
 from histodict.cli.options import flatten_options
+from tests.cli.commands import command_named
 
-COMMANDS = [command for group in _GROUPS.values() for command in group]
+COMMANDS = get_command(app).list_commands(None)
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ def test_options_keep_the_order_of_the_parameters():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_has_few_parameters(command):
-    assert len(signature(command).parameters) <= 7
+    assert len(signature(function_of(command)).parameters) <= 7
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_has_a_help_text(command):
-    made = get_command(app).commands[command.__name__]
+    made = command_named(command)
     assert [option.name for option in made.params if not option.help] == []
-    run = CliRunner().invoke(app, [command.__name__, "--help"], env={"COLUMNS": "100"})
+    run = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"})
     assert run.exit_code == 0
     for option in made.params:
         displayed = option.metavar or option.name
@@ -104,8 +105,8 @@ def test_shared_options_have_the_same_help_text():
         "setting",
     }
     output = {}
-    for made in get_command(app).commands.values():
-        for option in made.params:
+    for command in COMMANDS:
+        for option in command_named(command).params:
             output.setdefault(option.name, set()).add(option.help)
     assert [name for name, text in output.items() if len(text) > 1 and name not in other] == []
 

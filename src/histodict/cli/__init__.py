@@ -1,7 +1,7 @@
 """Command-line interface: the typer application and its groups of commands.
 
 console        messages, progress display and signal handling
-options        options and option groups shared by several commands; layout of `--help`
+options        options and option groups shared by several commands; layout of their help
 image_options  options that name images
 train          train, adapt
 predict        predict
@@ -11,31 +11,125 @@ inspect_model  info, atoms
 edit_atoms     edit, explain
 evaluate       evaluate, reproduce
 serve          demo, serve
+
+The module of a command is imported when the command runs or its help is printed.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from .concepts import concepts
-from .edit_atoms import edit, explain
-from .evaluate import evaluate, reproduce
-from .features import features
-from .inspect_model import atoms, info
-from .options import WIDTH, Command, Commands, flatten_options
-from .predict import predict
-from .serve import demo, serve
-from .train import adapt, train
+_WIDTH = 100  # maximum line length of help
 
-_GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train and predict": (train, predict, evaluate, adapt),
-    "Explain": (explain, atoms, edit, info),
-    "Patches without labels": (features, concepts),
-    "Try": (serve, demo, reproduce),
+# Title of each group, and its commands with the first line of their help.
+_GROUPS = {
+    "Train and predict": {
+        "train": "Train a model on labelled images, masks, annotations or feature files.",
+        "predict": "Classify images and slides, or detect regions; the model determines which.",
+        "evaluate": "Compare methods on unseen patients, and write a report.",
+        "adapt": "Adapt the threshold of a model to unlabelled images of another hospital.",
+    },
+    "Explain": {
+        "explain": "Explain predictions: the contribution of each atom to the score of an image.",
+        "atoms": "Write an HTML page of the atoms of a model, with the patches that use them most.",
+        "edit": "Name, group and disable atoms, and write a new model file.",
+        "info": "Describe a model: settings, training images, ensemble weights. Or list methods.",
+    },
+    "Patches without labels": {
+        "features": "Write one feature file (.h5) per image, in the format of TRIDENT.",
+        "concepts": "Learn concepts from unlabelled images; classify images from a few labels.",
+    },
+    "Try": {
+        "serve": "Open the web page: view images, train, correct labels, train again.",
+        "demo": "Train and test on synthetic tissue, and write an HTML page. Needs no data.",
+        "reproduce": "Repeat the experiments of the DFDL paper (Vu 2016) and compare the figures.",
+    },
 }
+_MODULES = {
+    "adapt": "train",
+    "explain": "edit_atoms",
+    "edit": "edit_atoms",
+    "atoms": "inspect_model",
+    "info": "inspect_model",
+    "demo": "serve",
+    "reproduce": "evaluate",
+}  # of commands whose module has another name
+
+
+class Commands(TyperGroup):
+    """Command group that imports its commands at first use, and lists them in groups."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        names = (name for summaries in _GROUPS.values() for name in summaries)
+        self.commands: dict[str, Any] = dict.fromkeys(names)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None if there is none of this name."""
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _make_command(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; print a one-line error if its output cannot be written."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                if sys.stdout is not None:  # it may be closed
+                    sys.stdout.flush()
+        except OSError as error:
+            _exit_after_output_error(error)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the application; print a one-line error if the output cannot be written."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            _exit_after_output_error(error)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands, one section per group."""
+        for title, summaries in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(summaries.items()))
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the help option with default False.
+
+        With the default None, typer imports pydantic to convert the value.
+        """
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+
+def function_of(name: str) -> Callable[..., None]:
+    """Return the function of a command."""
+    module = import_module(f".{_MODULES.get(name, name)}", __name__)
+    return vars(module)[name]
+
+
+def _make_command(name: str) -> Any:
+    from .options import Command, flatten_options
+
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=Command)(flatten_options(function_of(name)))
+    return typer.main.get_command(single)
+
+
+def _exit_after_output_error(error: OSError) -> None:
+    from .console import exit_after_output_error
+
+    exit_after_output_error(error)
+
 
 app = typer.Typer(
     cls=Commands,
@@ -43,11 +137,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"max_content_width": WIDTH},
+    context_settings={"max_content_width": _WIDTH},
 )
-for _title, _commands in _GROUPS.items():
-    for _command in _commands:
-        app.command(cls=Command, rich_help_panel=_title)(flatten_options(_command))
 
 
 def _print_version(is_requested: bool) -> None:

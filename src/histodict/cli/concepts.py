@@ -39,7 +39,7 @@ def concepts(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn concepts from unlabelled images, and classify images from a handful of labels.
+    """Learn concepts from unlabelled images; classify images from a few labels.
 
         histodict concepts slides.csv --atoms 128 --output concepts/
 

@@ -349,7 +349,7 @@ def reproduce(
     choice: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
-    """Repeat the experiments of the DFDL paper (Vu 2016), beside its published figures.
+    """Repeat the experiments of the DFDL paper (Vu 2016) and compare the figures.
 
         histodict reproduce all --quick
 

@@ -50,7 +50,7 @@ def features(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write feature files of patches: one .h5 file per image, in the format of TRIDENT.
+    """Write one feature file (.h5) per image, in the format of TRIDENT.
 
         histodict features slides/ --output features/
 

@@ -47,7 +47,7 @@ def info(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Describe a model: settings, training images, ensemble weights. Or list the methods.
+    """Describe a model: settings, training images, ensemble weights. Or list methods.
 
     histodict info tissue.histodict
 

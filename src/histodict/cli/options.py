@@ -8,7 +8,6 @@ boxes and colours takes longer than the rest.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
@@ -18,19 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from ..utils.missing_chunks import allow_missing_chunks
 from ..utils.text_io import pluralize
 from ..utils.validation import hints_for, import_optional
-from .console import exit_after_output_error, handle_signals, progress_bars, report_errors
+from .console import handle_signals, progress_bars, report_errors
 
 if TYPE_CHECKING:
     from ..models import Model
     from ..utils.parallel import ExecutionOptions, Executor
-
-
-WIDTH = 100  # maximum line length of help
 
 
 # Sections of the options in the help of a command, in this order.
@@ -61,49 +57,6 @@ class Command(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-
-
-class Commands(TyperGroup):
-    """Command group that lists commands under the titles of their groups."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; print a one-line error if its output cannot be written."""
-        try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                if sys.stdout is not None:  # it may be closed
-                    sys.stdout.flush()
-        except OSError as error:
-            exit_after_output_error(error)
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        """Run the application; print a one-line error if the output cannot be written."""
-        try:
-            return super().main(*args, **options)
-        except OSError as error:
-            exit_after_output_error(error)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, one section per group."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command: Any = self.get_command(ctx, name)
-            row = (name, command.get_short_help_str(limit=WIDTH))
-            groups.setdefault(command.rich_help_panel, []).append(row)
-        for title, rows in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the help option with default False.
-
-        With the default None, typer imports pydantic to convert the value.
-        """
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
 
 
 def flatten_options(command: Callable[..., None]) -> Callable[..., None]:

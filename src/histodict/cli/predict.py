@@ -87,7 +87,7 @@ def predict(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Classify images and slides, or detect regions in them; the model determines which.
+    """Classify images and slides, or detect regions; the model determines which.
 
         histodict predict tissue.histodict new/ --output results/
 

@@ -110,7 +110,7 @@ def serve(
         bool, typer.Option(help="Open the page in a browser.", rich_help_panel=OUTPUT)
     ] = True,
 ) -> None:
-    """Open the web page on this computer: view images, train, correct labels, train again.
+    """Open the web page: view images, train, correct labels, train again.
 
     histodict serve tissue/
     """

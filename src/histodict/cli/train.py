@@ -297,7 +297,7 @@ def adapt(
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Adapt the threshold of a two-class model to unlabelled images of another hospital.
+    """Adapt the threshold of a model to unlabelled images of another hospital.
 
         histodict adapt tissue.histodict new/ --output adapted.histodict
 
