@@ -1,29 +1,29 @@
-# Everything runs in .venv, built on first use with nothing but Python >= 3.11.
+# Everything runs in .venv, which is built on first use and needs only Python >= 3.11.
 PYTHON ?= python3
-# PyTorch's CPU build is enough for the tests; name another wheel here for a GPU.
+# The CPU build of PyTorch is enough for the tests; set another wheel for a GPU.
 TORCH ?= torch==2.13.0
-# Of the same release, which timm imports; with another one pip would fetch another PyTorch.
+# timm imports torchvision. Its release must match, or pip installs another PyTorch.
 TORCHVISION ?= torchvision==0.28.0
-# Writes OME-Zarr for the tests. What it needs beside these is for stores in the cloud, and would
-# hold back packages that others need newer.
+# Writes OME-Zarr for the tests. Installed without its other dependencies: they are for cloud
+# storage, and require older versions of packages that the rest needs newer.
 OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Deprecated==1.3.1 wrapt==2.5.2 rangehttpserver==1.4.0
 
-# Test files run side by side in so many processes.
+# Number of parallel test processes.
 TEST_PROCESSES ?= 2
-# Of the long ones which share is run; see tests/long_files.py.
+# Share of the slow test files to run; see tests/long_files.py.
 TEST_SHARE ?= 1/1
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq
-# Most modules are never imported: those that are get compiled then, and kept.
+# Most modules are never imported; Python compiles the others at their first import.
 INSTALL := $(PIP) install --no-compile
 export PYTHONDONTWRITEBYTECODE =
 
 WHEEL_PIP := .venv-wheel/bin/python -m pip --disable-pip-version-check -qq
 IN_HOUR   := cd .venv-wheel/hour && env -u PYTHONPATH ../bin/python
 
-# Stamps: what .venv holds. They are made again when a requirement changes.
+# Files that record what is installed in .venv. They are renewed when a requirement changes.
 READY       := $(VENV)/.ready
 READY_TORCH := $(VENV)/.ready-torch
 READY_BENCH := $(VENV)/.ready-bench
@@ -38,14 +38,14 @@ help:  ## Show this list
 
 env: $(READY)  ## Build .venv with the package and the development tools
 
-demo: $(READY)  ## Learn from made-up tissue and make a page of it
+demo: $(READY)  ## Train and test on synthetic tissue, and write an HTML page
 	$(BIN)/python -m histodict.cli demo
 
-# As many processes as cores: threads of BLAS would only wait for each other, and busily.
+# One thread per process: there are as many processes as cores.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: lint  ## Lint, check types and run the tests
-	@# In the order of tests/conftest.py: by their number of tests, the few long ones would come last.
+	@# Keep the order of tests/conftest.py: the slow files first.
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --share $(TEST_SHARE)
 
 lowest:  ## Run the tests with the oldest versions that are allowed
@@ -56,9 +56,9 @@ lowest:  ## Run the tests with the oldest versions that are allowed
 	.venv-lowest/bin/python -m pip --disable-pip-version-check -qq install -c .venv-lowest/lowest.txt -e ".[dev]"
 	.venv-lowest/bin/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# The hour comes from the sdist, which lies beside the wheel's environment without its src/: what is
-# only in the checkout is out of reach. First with the wheel alone, then with all that the README adds.
-release: $(READY)  ## Build the sdist and the wheel in dist/, and try the wheel as a user would
+# The tests come from the sdist, unpacked without src/, so that only the wheel can be imported.
+# They run with the wheel alone, then with all packages that the README mentions.
+release: $(READY)  ## Build the sdist and the wheel in dist/, and test the wheel in a new environment
 	rm -rf dist .venv-wheel
 	$(INSTALL) -c constraints.txt build twine
 	$(BIN)/python -m build -q
@@ -76,7 +76,7 @@ release: $(READY)  ## Build the sdist and the wheel in dist/, and try the wheel 
 	$(IN_HOUR) -m pytest -q -p no:cacheprovider tests/web/test_serve.py tests/test_public_names.py
 	cd .venv-wheel && env -u PYTHONPATH bin/histodict demo --output demo
 
-docs: $(READY_DOCS)  ## Make the site: build/site/index.html
+docs: $(READY_DOCS)  ## Build the documentation: build/site/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	$(BIN)/python docs/check_site.py build/site
 
@@ -89,27 +89,27 @@ format: $(READY)  ## Fix imports and formatting in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-torch: $(READY_TORCH)  ## Add PyTorch and the networks' weights to .venv
+torch: $(READY_TORCH)  ## Install PyTorch and the encoders in .venv
 
-bench: $(READY_TORCH)  ## Measure what users wait for beside its limit (BENCH=--quick: in a minute)
+bench: $(READY_TORCH)  ## Measure the time of typical tasks relative to lower limits (BENCH=--quick: one minute)
 	$(BIN)/python -m benchmarks.waits $(BENCH)
 
-limits: $(READY_TORCH)  ## Say what is further from its limit than recorded; fail at half as far again
+limits: $(READY_TORCH)  ## Compare these ratios with the recorded ones; fail if one is 1.5 times as large
 	$(BIN)/python -m benchmarks.waits --check
 
-peers: $(READY_BENCH)  ## Measure the kernels against SPAMS and others
+peers: $(READY_BENCH)  ## Compare the speed of the kernels with SPAMS and other packages
 	$(BIN)/python -m benchmarks.kernels
 
-fuzz: $(READY)  ## Try damaged input of every kind, a minute each (FUZZ="images --cases 20000")
+fuzz: $(READY)  ## Test damaged input of every kind, one minute each (FUZZ="images --cases 20000")
 	$(BIN)/python -m attacks.fuzz $(FUZZ)
 
-load: $(READY)  ## Let eight visitors use the page's server for ten minutes (LOAD="--seconds 60")
+load: $(READY)  ## Test the web server with eight simultaneous users for ten minutes (LOAD="--seconds 60")
 	$(BIN)/python -m attacks.load $(LOAD)
 
 chaos: $(READY)  ## Kill and disturb every command for ten minutes (CHAOS="--kills 200 --jobs 2")
 	$(BIN)/python -m attacks.chaos $(CHAOS)
 
-lock:  ## Resolve the newest versions afresh and write constraints.txt
+lock:  ## Resolve the newest versions and write constraints.txt
 	$(call check-python)
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
@@ -145,7 +145,7 @@ $(READY_TORCH): $(READY)
 	$(INSTALL) -c constraints.txt -e ".[networks,encoders]"
 	@touch $@
 
-# torch comes first, so that the peers that need it do not pull in another build.
+# torch is installed first, so that packages which need it do not install another build.
 $(READY_BENCH): $(READY_TORCH)
 	$(INSTALL) -c constraints.txt -e ".[bench]"
 	@touch $@
