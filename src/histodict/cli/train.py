@@ -60,7 +60,7 @@ class ModelSettingsOptions:
         str | None,
         typer.Option(
             help="Named settings, or a .json file: default (ensemble; the most accurate), pixels "
-            "(ensemble without an encoder), fast (one model), embeddings (one model of encoder "
+            "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
             "features), paper (as published), regions (for --regions), features or precomputed "
             "(for --features).",
             rich_help_panel=MODEL,
