@@ -158,13 +158,13 @@ def _significant_differences(tables: ReproduceTables) -> str:
                 other = PAPER_NAMES.get(row["against"], row["against"])
                 side = "higher than" if low > 0 else "lower than"
                 ends = " to ".join(f"{100 * abs(x):.1f}" for x in sorted((low, high), key=abs))
-                lines.append(f"{name}, {side} {other} by {ends} points")
+                lines.append(f"{name}, {DFDL} is {ends} points {side} {other}")
     if not any(tables.rows("comparisons", name) for name in tables.sets):
         return ""
-    found = "; ".join(lines) if lines else "none"
+    found = f"these cases: {'; '.join(lines)}" if lines else "no case"
     return (
-        "Differences in balanced accuracy between DFDL and another method whose 95 % interval "
-        f"(paired by patient, not adjusted for multiplicity) excludes 0: {found}."
+        f"The 95 % interval of the difference in balanced accuracy between {DFDL} and another "
+        f"method (paired by patient, not adjusted for multiplicity) excludes 0 in {found}."
     )
 
 
@@ -236,7 +236,7 @@ def complexity_block(tables: ReproduceTables) -> str:
         "published time": "published time",
         "operations, q = 1": "published q=1",
         "operations, q = 10": "published q=10",
-        "histodict at that size, s": "recorded seconds",
+        "histodict at the paper's size, in s": "recorded seconds",
     }
     table = [[row["method"], *(_short(row[shown]) for shown in kinds.values())] for row in rows]
     return markdown(["", *kinds], table)
