@@ -35,7 +35,7 @@ if find_chromium() is None:
 
 SIZE = (320, 240)
 ODD = 'Stroma, <b>loose</b> & "edge"'  # a name is text, whatever it contains
-LIVE_MS = 4000  # limit on a busy machine; docs/web.md has the measured values
+LIVE_MS = 4000  # limit on a busy machine; benchmarks/README.md has the measured values
 
 
 @pytest.fixture(scope="module")
