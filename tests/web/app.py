@@ -57,7 +57,7 @@ def count_calls(monkeypatch: Any, home: Any, name: str) -> list[Any]:
     return calls
 
 
-def wait_for(client: Any, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
+def wait_for(client: Any, job: str, *states: str, seconds: float = 300) -> dict[str, Any]:
     """Return the job once it is in one of the states."""
     for _ in range(int(seconds * 10)):
         found: dict[str, Any] = client.get(f"/api/jobs/{job}").json()
