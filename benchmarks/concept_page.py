@@ -37,18 +37,20 @@ trained on at most 4,000 patches of each half. All methods have {n_atoms} atoms,
 encoded with 8 of them (orthogonal matching pursuit).
 
 **Columns.** Values are means over 1 to 3 splits into halves.
-{spread}.
 
 - *explained*: explained variance of the patches of the other half of the patients.
 - *halves*: similarity of the atoms of the two halves: mean |cos| of a one-to-one matching. Random
   directions with the covariance of the features have {chance}.
-- *other organ*: the same, with atoms fitted to the other organ. Only similarity above this value is
-  specific to the organ.
-- *accuracy*: balanced accuracy, on the other half, of logistic regression on mean positive and
-  negative codes.
+- *other organ*: similarity of the atoms learned on this organ and those learned on the other one.
+  Only similarity above this value is specific to the organ.
+- *accuracy*: balanced accuracy, on the other half, of logistic regression on the image
+  means of the positive parts and of the negative parts of the codes.
+
+{spread}.
 
 ODL is online dictionary learning with the l1 penalty λ. Axis-anchored atoms are pulled to axes of
-the feature space with strength *pull* (default 1). DFDL uses labels. NMF uses features that are not
+the feature space with strength *pull* (default 1); *the axes alone* are atoms pulled so strongly that
+they equal axes. DFDL uses labels. NMF uses features that are not
 centred. The TopK autoencoder is initialised with samples and trained until its error stops
 decreasing, or for 150 epochs.
 
