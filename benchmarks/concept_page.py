@@ -50,8 +50,9 @@ encoded with 8 of them (orthogonal matching pursuit).
 
 ODL is online dictionary learning with the l1 penalty λ. Axis-anchored atoms are pulled to axes of
 the feature space with strength *pull* (default 1); *the axes alone* are atoms pulled so strongly
-that they equal axes. DFDL uses labels. NMF uses features that are not centred. The TopK autoencoder is initialised with samples and trained until its error stops
-decreasing, or for 150 epochs.
+that they equal axes. DFDL uses labels. NMF uses features that are not centred. The TopK
+autoencoder is initialised with samples and trained until its error stops decreasing, or for 150
+epochs.
 
 ![Explained variance and similarity between halves of the patients]({name}.png)
 """
