@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -174,8 +174,8 @@ def chaos(
             bench.run_disturbed(number, *pair)
 
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(work) for _ in range(jobs)]:
-            done.result()
+        for done in as_completed([pool.submit(work) for _ in range(jobs)]):
+            done.result()  # raises the first error; later ones may be consequences
     if not bench.failures:
         shutil.rmtree(bench.folder, ignore_errors=True)
     return bench

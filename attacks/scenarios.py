@@ -28,13 +28,13 @@ _SMALL = {
 }
 _SET = tuple(part for name, value in _SMALL.items() for part in ("--set", f"{name}={value}"))
 _DEMO = f"""
-from histodict.synthetic import run
-run.DEMO_RECIPE = run.DEMO_RECIPE.parse_settings({_SMALL})
-run.REGION_RECIPE = run.REGION_RECIPE.parse_settings({_SMALL})
-run._N_PATIENTS = run._N_TEST_PATIENTS = 2
-run._N_PATIENTS += 2
-drawn = run.cached_synthetic_dataset
-run.cached_synthetic_dataset = lambda *given, **named: drawn(*given, size=(160, 120), **named)
+from functools import partial
+from histodict.synthetic import demo
+demo.DEMO_RECIPE = demo.DEMO_RECIPE.parse_settings({_SMALL})
+demo.REGION_RECIPE = demo.REGION_RECIPE.parse_settings({_SMALL})
+demo._IMAGE_FOLDER["n_patients"] = 4
+demo._N_TEST_PATIENTS = 2
+demo.cached_synthetic_dataset = partial(demo.cached_synthetic_dataset, size=(160, 120))
 from histodict.cli import app
 app()
 """
@@ -164,9 +164,9 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("train", (*_TRAIN, *_SET)),
-        Scenario("train, panel", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/runs/*.json",)),
+        Scenario("train, ensemble", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/runs/*.json",)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
-        Scenario("detect", ("predict", _REGIONS, "tissue/inflamed", "-o", "OUT")),
+        Scenario("predict, regions", ("predict", _REGIONS, "tissue/inflamed", "-o", "OUT")),
         Scenario("adapt", ("adapt", _MODEL, "tissue", "--force", "-o", "OUT/m.histodict")),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
         Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),

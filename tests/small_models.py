@@ -71,7 +71,7 @@ TRAIN: dict[str, Callable[[Manifest], Model]] = {
     "calibrated": lambda images: EnsembleClassifier([_DFDL], folds=2, random_state=1, n_jobs=1).fit(
         images
     ),
-    "panel": _ensemble,
+    "ensemble": _ensemble,
 }
 
 

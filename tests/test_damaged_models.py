@@ -17,7 +17,7 @@ from histodict.decision.aggregation import ScoreError
 from histodict.models import load_model, save_model
 from histodict.models.model_file import ModelFileError, read_header, serialize
 
-KINDS = ("dfdl", "three", "regions", "panel", "calibrated", "lcksvd", "textures", "components")
+KINDS = ("dfdl", "three", "regions", "ensemble", "calibrated", "lcksvd", "textures", "components")
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def deep(n):
         {"schema": True},
         {"schema": 1.0},
         {"kind": "magic"},
-        {"kind": ["panel"]},
+        {"kind": ["ensemble"]},
         {"classes": ["one"]},
         {"classes": ["same", "same"]},
         {"classes": ["", "other"]},
@@ -207,7 +207,7 @@ def test_header_that_is_no_object_is_refused_in_one_line(saved, tmp_path, text):
 
 
 def test_members_of_an_ensemble_must_have_its_classes(saved, tmp_path):
-    header, arrays = opened(saved["panel"])
+    header, arrays = opened(saved["ensemble"])
     path = tmp_path / "m.histodict"
     for change in (
         {"classes": ["healthy", "other"]},
@@ -239,7 +239,7 @@ def test_score_that_is_not_finite_is_an_error(saved, image, tmp_path):
 
 
 def test_member_with_nonfinite_scores_does_not_abstain(saved, image):
-    model = load_model(saved["panel"])
+    model = load_model(saved["ensemble"])
     model.estimators_[1].model_.method_.intercepts_.fill(np.nan)
     with pytest.raises(ScoreError, match=image.name):
         model.predict(image)

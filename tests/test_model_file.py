@@ -25,7 +25,11 @@ from histodict.models.model_file import (
 )
 from tests.small_models import TRAIN
 
-KINDS = {"calibrated": EnsembleClassifier, "panel": EnsembleClassifier, "regions": RegionDetector}
+KINDS = {
+    "calibrated": EnsembleClassifier,
+    "ensemble": EnsembleClassifier,
+    "regions": RegionDetector,
+}
 
 
 def arrays_of(patch_map):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -19,6 +20,14 @@ def test_killed_commands_resume(monkeypatch):
     bench = chaos.chaos(["predict"], kills=2, seed=2)
     assert bench.failures == []
     assert sum(count.total() for count in bench.counts.values()) >= 2
+
+
+def test_program_of_the_demonstration_starts():
+    """It replaces names of the package, which the type checker does not see."""
+    scenario = scenarios.SCENARIOS["demo"]
+    command = [sys.executable, *scenario.program, "demo", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 SLEEPER = """

@@ -19,7 +19,7 @@ EXPECTED = {
         ["classify images as healthy or inflamed", "12 images of 6 patients", "Patches"],
         ["Adapted"],
     ),
-    "panel": (["from an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
+    "ensemble": (["from an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated model", "  as above"], ["ensemble with"]),
     "regions": (
         ["region-detector", "detect regions of inflamed", "connected patches"],
@@ -43,7 +43,7 @@ def test_info_describes_the_model(small_models, name):
 
 
 def test_json_info_is_the_header(small_models):
-    file = small_models.path("panel")
+    file = small_models.path("ensemble")
     run = CliRunner().invoke(app, ["info", str(file), "--json"])
     assert json.loads(run.output) == read_header(file)
 
@@ -56,7 +56,7 @@ def test_every_kind_of_model_is_described(small_models, name):
 
 
 def test_excluded_member_is_listed_with_the_reason(small_models):
-    header = read_header(small_models.path("panel"))
+    header = read_header(small_models.path("ensemble"))
     header["training_info"]["estimators"][2] |= {"unseen": None, "failure": "too small"}
     members = describe_members(header)
     assert len(members) == 3

@@ -14,7 +14,7 @@ def predict(model, *arguments):
 
 @pytest.mark.parametrize(
     ("kind", "table"),
-    [("dfdl", "predictions.csv"), ("panel", "predictions.csv"), ("regions", "detections.csv")],
+    [("dfdl", "predictions.csv"), ("ensemble", "predictions.csv"), ("regions", "detections.csv")],
 )
 def test_every_kind_of_model_predicts(small_models, kind, table, tmp_path):
     images = small_models.tissue / "inflamed"

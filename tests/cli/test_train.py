@@ -147,7 +147,7 @@ def test_uninformative_names_are_warned_of(tissue, tmp_path):
     assert "positive class: 'grade 2'. It cannot be guessed" in run.stderr
 
 
-@pytest.mark.parametrize("kind", ["regions", "panel"])
+@pytest.mark.parametrize("kind", ["regions", "ensemble"])
 def test_training_cannot_continue_from_another_kind_of_model(tissue, small_models, tmp_path, kind):
     start = small_models.path(kind)
     run = train(tissue, tmp_path / "m.histodict", *SMALL, "--start-from", start)

@@ -86,10 +86,10 @@ def test_images_without_a_change_are_refused(table):
         add_tuning_images({}, paths(table))
 
 
-@pytest.mark.parametrize("way", ["by hand", "adapted", "adapted panel"])
+@pytest.mark.parametrize("way", ["by hand", "adapted", "adapted ensemble"])
 def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, table, tmp_path, way):
     (tmp_path / "plain").mkdir()
-    if way == "adapted panel":
+    if way == "adapted ensemble":
         model = EnsembleClassifier([replace(FAST, features="rgb")], folds=2).fit(
             read_manifest(table)
         )

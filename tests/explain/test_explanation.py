@@ -42,7 +42,7 @@ KINDS = {
     "src": TissueClassifier(replace(SMALL, method="src", method_parameters={"n_atoms": 40})),
     "logistic": TissueClassifier(replace(SMALL, method="logistic", method_parameters={})),
     "whole": TissueClassifier(replace(SMALL, method="mean-logistic", method_parameters={})),
-    "panel": EnsembleClassifier([SMALL, replace(SMALL, aggregation="codes")], folds=2),
+    "ensemble": EnsembleClassifier([SMALL, replace(SMALL, aggregation="codes")], folds=2),
     "regions": RegionDetector(SMALL, region="inflamed"),
 }
 
@@ -204,7 +204,7 @@ def test_sums_add_up_to_the_score(n_shown):
     assert total[2] == pytest.approx(explanation.total_excess) == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("kind", ["margin", "codes", "panel", "regions"])
+@pytest.mark.parametrize("kind", ["margin", "codes", "ensemble", "regions"])
 def test_sums_of_fitted_models_add_up(models, manifest, kind):
     explanation = models(kind).explain(manifest.records[-1].path)
     *rows, (_, *total) = explanation.sums(3)
@@ -288,7 +288,7 @@ def test_atoms_of_one_name_form_one_concept(models, manifest):
     assert explanation.scores.tolist() == model.explain(path).scores.tolist()
 
 
-@pytest.mark.parametrize("kind", ["margin", "both", "codes", "regions", "panel", "src"])
+@pytest.mark.parametrize("kind", ["margin", "both", "codes", "regions", "ensemble", "src"])
 def test_disabled_atoms_equal_a_model_without_them(models, manifest, kind, tmp_path):
     """The bits equal those of a model whose arrays lack these atoms."""
     model = models(kind)
@@ -370,7 +370,7 @@ def test_atoms_are_displayed_with_their_sign_of_use(models):
 
 
 def test_member_contributions_add_up_and_their_concepts_have_unique_names(models, manifest):
-    model = models("panel")
+    model = models("ensemble")
     for record in manifest.records:
         explanation = model.explain(record.path)
         assert [vote.member for vote in explanation.votes] == [0, 1]

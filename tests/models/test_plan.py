@@ -94,7 +94,11 @@ def test_invalid_plan_is_refused_in_one_line(tmp_path):
 
 def test_plan_from_model_info_builds_a_similar_model(small_models, tmp_path):
     """An ensemble stays an ensemble, with as many folds."""
-    for name, ensemble, folds in (("dfdl", False, 0), ("calibrated", False, 2), ("panel", True, 2)):
+    for name, ensemble, folds in (
+        ("dfdl", False, 0),
+        ("calibrated", False, 2),
+        ("ensemble", True, 2),
+    ):
         header = read_header(small_models.path(name))
         (tmp_path / "info.json").write_text(json.dumps(header))
         plan = Plan.named(str(tmp_path / "info.json"))

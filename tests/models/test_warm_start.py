@@ -78,7 +78,7 @@ def test_warm_start_on_the_command_line(manifest, tmp_path):
 
 def test_ensemble_cannot_be_continued(manifest, small_models, tmp_path):
     """Otherwise its other members would be lost silently."""
-    one = str(small_models.path("panel"))
+    one = str(small_models.path("ensemble"))
     two = ["-o", str(tmp_path / "two.histodict")]
     run = CliRunner().invoke(app, ["train", str(manifest.root), *two, "--start-from", one])
     assert run.exit_code == 2 and "training can only be resumed from a single model" in " ".join(

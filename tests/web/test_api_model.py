@@ -15,7 +15,7 @@ from histodict.web.api.model import _predictions_at_threshold
     [
         ("dfdl", "margin", 0.5),
         ("textures", "score", 0.5),
-        ("panel", "score", 0.5),
+        ("ensemble", "score", 0.5),
         ("regions", "patches", 3),
     ],
 )

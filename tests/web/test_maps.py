@@ -157,7 +157,7 @@ def test_every_flipped_bit_of_a_map_is_harmless_or_refused(patch_map, tmp_path):
     assert refused > 50
 
 
-@pytest.mark.parametrize("name", ["dfdl", "textures", "panel", "regions", "three"])
+@pytest.mark.parametrize("name", ["dfdl", "textures", "ensemble", "regions", "three"])
 def test_stored_prediction_is_updated_for_a_threshold(name, small_models, manifest, tmp_path):
     """For every kind of model and any threshold; with the model's own threshold nothing changes."""
     model = load_model(small_models.path(name))

@@ -319,7 +319,7 @@ def temporary_cache(
         if folder is not None or executor is not None or n_bytes > _MAX_CACHED_BYTES:
             yield folder
             return
-        with temporary_folder("histodict-panel-") as temporary:
+        with temporary_folder("histodict-ensemble-") as temporary:
             yield temporary
 
 
