@@ -92,6 +92,7 @@ def test_every_option_has_a_help_text(command):
 def test_shared_options_have_the_same_help_text():
     """These options have different meanings."""
     other = {
+        "annotations",
         "data",
         "model",
         "output",
@@ -137,7 +138,7 @@ def test_invalid_pairs_are_quoted():
 
 def test_help_paragraphs_are_wrapped_by_the_terminal_only():
     wide = CliRunner().invoke(app, ["train", "--help"], terminal_width=200).output
-    assert "a CSV file has the columns path and label, and optionally patient" in wide
+    assert "slide, site, mpp, split and mask. Some other names are accepted" in wide
     assert "histodict train tissue/ --output tissue.histodict" in wide
 
 

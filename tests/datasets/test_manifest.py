@@ -56,6 +56,19 @@ def test_table_with_all_columns(folder, table):
     assert manifest.warnings == ()
 
 
+def test_notes_name_the_table_of_a_folder_and_columns_of_other_names(folder, table):
+    assert table(TABLE).notes == ()
+    renamed = TABLE.replace("label,patient", "class, Group")
+    note = "list.csv: label is read from column 'class', patient is read from column 'Group'"
+    assert table(renamed).notes == (f"{folder / note}",)
+    assert table(renamed, {"label": "class", "patient": "group"}).notes == ()
+    (folder / "manifest.csv").write_text(TABLE)
+    (note,) = read_manifest(folder).notes
+    assert (
+        note == f"images and labels are read from {folder / 'manifest.csv'}, not from sub-folders"
+    )
+
+
 def test_only_path_and_label_are_required_and_missing_patients_are_warned_of(table):
     manifest = table("path,label\nbenign/a.png,x\nbenign/b.png,x\n")
     assert manifest.patients == ["benign/a.png", "benign/b.png"]

@@ -26,6 +26,7 @@ from .options import (
     RegionsOption,
     SkipUnreadableOption,
     SplitOption,
+    TrueAnnotationsOption,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
         return manifest.with_positive(positive)
     classes = manifest.classes
     if len(classes) == 2 and guess_positive_class(classes):
-        warn(f"positive class: {classes[1]!r} (guessed from the name; set with --positive)", "Note")
+        warn(
+            f"positive class: {classes[1]!r} (guessed from the name; change it with --positive)",
+            "Note",
+        )
     elif len(classes) == 2:
         warn(
             f"positive class: {classes[1]!r}. It cannot be guessed from the names {classes[0]!r} "
@@ -97,15 +101,19 @@ def chosen_preset(
         return "precomputed" if regions or any(methods) else "features"
     if regions:
         chosen, reason = default_region_preset(settings, methods)
-        warn(f"preset {chosen!r}: {reason} (set with --preset)", "Note")
+        _note_preset(chosen, reason)
         return chosen
     if any(methods):
         return "fast"
     uses_encoder, reason = default_uses_encoder(settings)
     if uses_encoder:
         return "default"
-    warn(f"preset 'pixels': {reason} (set with --preset)", "Note")
+    _note_preset("pixels", reason)
     return "pixels"
+
+
+def _note_preset(name: str, reason: str) -> None:
+    warn(f"preset {name!r} is used (choose another with --preset), because {reason}", "Note")
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
@@ -288,9 +296,10 @@ class DataOptions:
         from ..precomputed.formats import check_libraries
 
         check_sizes(self.mpp, self.override_mpp)
-        manifest = self.select(
-            self.list_labelled_images(self.data.absolute() if whole_paths else self.data)
-        )
+        listed = self.list_labelled_images(self.data.absolute() if whole_paths else self.data)
+        for note in listed.notes:
+            warn(note, "Note")
+        manifest = self.select(listed)
         check_libraries(record.path for record in manifest.records)
         for warning in manifest.warnings:
             warn(warning)
@@ -458,10 +467,11 @@ class PixelInputOptions:
             names = truncated_list([str(path) for path in redundant])
             warn(f"skipped, as another file of the same slide is listed: {names}")
         if left_out:
+            kinds = ["folder" if path.is_dir() else special_file_kind(path) for path in left_out]
             names = truncated_list(
-                [f"{path}{in_brackets(special_file_kind(path))}" for path in left_out]
+                [f"{path}{in_brackets(k)}" for path, k in zip(left_out, kinds, strict=True)]
             )
-            warn(f"skipped, as the format is not supported or the file is a mask: {names}")
+            warn(f"skipped masks and unsupported formats: {names}")
         images += [path for path in left_out if is_closed(path)]  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
@@ -519,7 +529,7 @@ class PredictionInputOptions(ImageOptions):
             rich_help_panel=ADVANCED,
         ),
     ] = None
-    annotations: AnnotationsOption = None
+    annotations: TrueAnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
     def list_images(self) -> list[ImageRecord]:

@@ -113,8 +113,8 @@ AnnDataOption = Annotated[
     bool,
     typer.Option(
         "--anndata",
-        help="Also write patches, sparse codes and atoms of each image as anndata/KEY.h5ad for "
-        "scanpy and squidpy.",
+        help="Also write anndata/KEY.h5ad for scanpy and squidpy: the patches of each image, their "
+        "sparse codes, and the atoms of the model.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -130,16 +130,16 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust-weights",
-        help="Download or open the encoder weights that the model file names. Use this only for "
-        "models of people you trust.",
+        help="Allow the program to download or open the encoder weights that are listed in the "
+        "model file. Use this only if you trust the author of the model.",
         rich_help_panel=ADVANCED,
     ),
 ]
 CacheOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for intermediate results, which later runs reuse. At most 20 GiB; "
-        "HISTODICT_CACHE_GIB sets another limit.",
+        help="Folder for intermediate results, which later runs reuse. Its size is limited to "
+        "20 GiB; the environment variable HISTODICT_CACHE_GIB changes the limit.",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -161,7 +161,7 @@ MemberOption = Annotated[
     int,
     typer.Option(
         metavar="N",
-        help="Base model of an ensemble, in the order of `histodict info`.",
+        help="Number of the base model of an ensemble, as listed by `histodict info`.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -170,9 +170,9 @@ PositiveOption = Annotated[
     str | None,
     typer.Option(
         metavar="CLASS",
-        help="Positive class of two classes: scores above 0 predict it; sensitivity is its "
-        "recall. "
-        "Default: the class whose name does not mean healthy, normal, benign or control.",
+        help="With two classes: the class to call positive, usually the disease. Images with "
+        "scores above 0 are assigned to it, and sensitivity is measured for it. Default: guessed "
+        "from the names (not healthy, normal, benign or control).",
         rich_help_panel=INPUT,
     ),
 ]
@@ -181,8 +181,9 @@ RegionsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Train a region detector for this class, from masks, crops or annotations. With "
-        "--annotations, several names (tumour,stroma) train a classifier of annotated parts.",
+        help="Train a region detector for this class, from masks, annotations, or images that "
+        "show only one class. With --annotations, you can give several classes (tumour,stroma): "
+        "a classifier is then trained that assigns each annotated area to one of them.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -190,16 +191,27 @@ AnnotationsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of annotation files, named like the images: GeoJSON of QuPath, XML of ASAP "
-        "or ImageScope.",
+        help="Folder of files that outline the classes, named like the images: GeoJSON of QuPath, "
+        "XML of ASAP or ImageScope.",
+        rich_help_panel=INPUT,
+    ),
+]
+TrueAnnotationsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--annotations",
+        metavar="DIR",
+        help="Folder of annotation files with the true classes, named like the images: `predict` "
+        "measures the accuracy with them. To use only patches inside annotations, give --within.",
         rich_help_panel=INPUT,
     ),
 ]
 CoordinatesOption = Annotated[
     str,
     typer.Option(
-        help="Coordinates of the annotations: pixels (of the image, as QuPath writes them), "
-        "slide (pixels from the top left corner of the slide) or um.",
+        help="Coordinates of the annotations: pixels (from the corner that the program uses: "
+        "QuPath leaves out the empty margins of a scan, ASAP and ImageScope do not), slide (pixels "
+        "from the corner of the whole scan) or um (µm, from the same corner as in QuPath).",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -251,8 +263,9 @@ AllowClassOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="CLASS",
-        help="Accept a rare class although its name resembles that of another class. "
-        "Can be repeated.",
+        help="Accept this class. A class with few images whose name differs by one letter from "
+        "that of a frequent class is otherwise refused as a probable typing error. Can be "
+        "repeated.",
         rich_help_panel=ADVANCED,
     ),
 ]
@@ -260,8 +273,9 @@ AllowMissingOption = Annotated[
     bool,
     typer.Option(
         "--allow-missing-chunks",
-        help="Read images and feature files (Zarr, HDF5) with missing chunks. Missing chunks "
-        "count as the fill value; a warning states their number.",
+        help="Read Zarr and HDF5 files in which blocks of data (chunks) are missing, as after an "
+        "incomplete copy. Missing blocks are filled with the default value of the file; a warning "
+        "says how many there are.",
         rich_help_panel=ADVANCED,
     ),
 ]

@@ -202,6 +202,7 @@ class Manifest:
     skipped : names of images that were excluded as they cannot be read
     class_order : class names in the order of the labels that they represent, if it is not that of
         `order_classes`
+    notes : what was read, if it is not obvious: the table of a folder, columns of other names
     """
 
     records: tuple[ImageRecord, ...]
@@ -210,6 +211,7 @@ class Manifest:
     positive: str | None = None
     skipped: tuple[str, ...] = ()
     class_order: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -380,7 +382,9 @@ def _read(
     if source.is_dir():
         refuse_odd(source / MANIFEST_NAME, ManifestError)
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
-        source = source / MANIFEST_NAME
+        table = _read(source / MANIFEST_NAME, columns, labelled, by_name=by_name)
+        note = f"images and labels are listed in {source / MANIFEST_NAME}; folders are not searched"
+        return replace(table, notes=(note, *table.notes))
     if source.is_file():
         return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)
     if columns:
@@ -456,7 +460,14 @@ def _from_rows(
     check_slides(path, [f" (line {line})" for line in lines], records)
     n_without_patient = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients(path, n_without_patient)] if n_without_patient else []
-    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(path))), path.parent)
+    renamed = [
+        f"{field} is read from column {header[index].strip()!r}"
+        for field, index in column_indices.items()
+        if field not in columns and header[index].strip().casefold() != field
+    ]
+    notes = (f"{path}: {', '.join(renamed)}",) if renamed else ()
+    warnings += unused_labels(records, str(path))
+    return Manifest(tuple(records), tuple(warnings), path.parent, notes=notes)
 
 
 def _row_values(
