@@ -178,9 +178,11 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    assert "of patches" in done.output and "difference from healthy training" in done.output
+    assert "mean score of healthy training patches" in done.output
     text = page.read_text()
-    assert "<script" not in text and "http" not in text and "difference from healthy" in text
+    assert (
+        "<script" not in text and "http" not in text and "differences from healthy training" in text
+    )
     lines = [line.split() for line in done.stdout.splitlines()]
     columns = [[float(value) for value in line[-3:]] for line in lines if line[-3:][0][:1] in "+-"]
     total = columns[-1]  # after 8 concepts: the sums of these, of the others, and the constant
@@ -193,7 +195,7 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     ("arguments", "message"),
     [
         (["--name", "inflamed:1"], "write ATOMS=TEXT"),
-        (["--name", "inflamed:99=x"], "unknown atom 'inflamed:99'"),
+        (["--name", "inflamed:99=x"], "unknown atom 'inflamed:99'. Write CLASS:NUMBER"),
         (["--name", "inflamed:1=inflamed:2"], "is the label of another atom"),
         (
             ["--disable", ",".join(f"healthy:{n}" for n in range(1, 9))],
@@ -288,4 +290,4 @@ def test_explanation_of_an_ensemble_begins_with_its_members(folder, tmp_path, ot
     assert f"of {n_members} base models agree" in done.output and "description" in done.output
     text = page.read_text(encoding="utf-8")
     assert f"base model {n_members}: lbp-colour" in text and 'class="sums"' in text
-    assert ("Largest contributions of concepts" in text) == has_atoms
+    assert ("<h3>Largest differences from " in text) == has_atoms

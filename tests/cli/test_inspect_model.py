@@ -19,16 +19,16 @@ EXPECTED = {
         ["classify images as healthy or inflamed", "12 images of 6 patients", "Patches"],
         ["Adapted"],
     ),
-    "ensemble": (["from an ensemble of 3", "Base models", "stain=none"], ["candidates"]),
+    "ensemble": (["combined from 3 models", "Base models", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated model", "  as above"], ["ensemble with"]),
     "regions": (
-        ["region-detector", "detect regions of inflamed", "connected patches"],
+        ["region-detector", "detect regions of class 'inflamed'", "connected patches"],
         ["classify"],
     ),
     "textures": (["lbp-colour", "from the whole image"], ["Patches"]),
     "adapted": (["adapted without labels, scores moved by"], []),
     "continued": (["resumed from the dictionaries of another model"], []),
-    "surroundings": (["times the patch size"], []),
+    "surroundings": (["and the area of 16 x 16 pixels around them"], []),
     "three": (["classify images as healthy, inflamed 0 or inflamed 1"], []),
 }
 
@@ -60,7 +60,8 @@ def test_excluded_member_is_listed_with_the_reason(small_models):
     header["training_info"]["estimators"][2] |= {"unseen": None, "failure": "too small"}
     members = describe_members(header)
     assert len(members) == 3
-    assert members[2][0] == "-----" and members[2][1].endswith("; excluded: too small")
+    assert [number for number, *_ in members] == ["1", "2", "-"]
+    assert members[2][1] == "-----" and members[2][2].endswith("; excluded: too small")
 
 
 def test_unknown_encoder_is_reported_in_one_line(small_models, tmp_path):

@@ -130,7 +130,8 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
 
 def test_report_tables_and_provenance_are_of_regions(folder):
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Scores are of tissue patches" in page and "detect regions of inflammation" in page
+    assert "Scores are of tissue patches" in page
+    assert "detect regions of class &#39;inflammation&#39;" in page
     assert page.count('<figure class="card">') == 5 and "false positive patches of" in page
     assert json.loads((folder / "provenance.json").read_text())["region"] == "inflammation"
     errors = read_csv(folder / "errors.csv")
@@ -159,7 +160,7 @@ def test_missing_results_are_computed_again_to_the_same_bytes(foci, folder, tmp_
     ("options", "message"),
     [
         (["--methods", "lbp-colour"], "uses whole images"),
-        (["--methods", "pixels:dfdl"], "no ensemble and no calibration"),
+        (["--methods", "pixels:dfdl"], "a region detector cannot be an ensemble"),
         (["--methods", "dfdl+unlabelled"], "not for regions"),
         (["--methods", "dfdl", "--positive", "x"], "--positive cannot be combined with --regions"),
     ],
@@ -206,18 +207,25 @@ def test_default_comparison_has_the_encoder_and_pixels(monkeypatch, capsys):
         kinds = {name: plan.recipe.features for name, plan in plans.items()}
         if missing:
             assert kinds == {"dfdl": "centred"}
-            assert "preset 'regions': no pretrained encoder is installed" in output
+            assert (
+                "preset 'regions' is used (choose another with --preset), because no pretrained"
+                in output
+            )
         else:
             half = "efficientnet-lite0-half"
             assert kinds == {"embeddings:dfdl": half, "regions:dfdl": "centred"}
-            assert "preset 'embeddings': a pretrained encoder is installed" in output
+            assert (
+                "preset 'embeddings' is used (choose another with --preset), because a pretrained"
+                in output
+            )
         assert all(plan.recipe.smoothing_radius == 2 for plan in plans.values())
     assert list(MethodsOptions(preset="paper").plans("tumour")) == ["dfdl"]
     MethodsOptions(methods="paper:dfdl,regions:odl").plans("tumour")
     assert not capsys.readouterr().err  # none was selected
     # The encoder is missing here.
     assert list(MethodsOptions().plans(None)) == ["pixels", "lbp-colour"]
-    assert "preset 'pixels': no pretrained encoder is installed" in capsys.readouterr().err
+    note = "preset 'pixels' is used (choose another with --preset), because no pretrained encoder"
+    assert note in capsys.readouterr().err
     monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     plans = MethodsOptions().plans(None)
     assert list(plans) == ["default", "lbp-colour"]
@@ -236,7 +244,7 @@ def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
     ]
     assert {recipe.features for recipe in made} == {"centred"}
     output = " ".join(capsys.readouterr().err.split())
-    assert output.count("preset 'regions': shirc codes colour channels") == 2
+    assert output.count("because shirc codes colour channels") == 2
     assert RegionDetector(method="odl").recipe.features == "efficientnet-lite0-half"
 
 

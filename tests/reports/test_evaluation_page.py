@@ -428,6 +428,9 @@ def test_ensemble_is_described_with_its_members():
     from histodict.reports.evaluation_tables import describe_plan
 
     text = describe_plan(Plan.named("pixels"))
-    assert "ensemble with 2 other base models: lbp-colour (reinhard, downsampled 2" in text
-    assert "lbp-colour (none, downsampled 4 times)" in text
+    assert (
+        "ensemble with 2 other base models: lbp-colour (reinhard, width and height reduced by"
+        in text
+    )
+    assert "lbp-colour (none, width and height reduced by a factor of 4)" in text
     assert "views" not in describe_plan(Plan.named("fast"))

@@ -51,15 +51,18 @@ class EditOptions:
         list[str] | None,
         typer.Option(
             metavar=_NAMED,
-            help='Name atoms: "inflamed:3=crowded dark nuclei". Atoms with the same name form '
-            "one concept. An empty name removes the name.",
+            help='Name atoms: "inflamed:3=crowded dark nuclei". Atoms with the same name are '
+            "reported as one (a concept). An empty name removes the name.",
             rich_help_panel=MODEL,
         ),
     ] = None
     group: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_NAMED, help="Assign atoms to a group, such as nuclei.", rich_help_panel=MODEL
+            metavar=_NAMED,
+            help='Write a group beside atoms in reports and tables: "inflamed:3=nuclei". Unlike '
+            "atoms of one name, atoms of a group stay separate.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     artefact: Annotated[
@@ -73,7 +76,9 @@ class EditOptions:
     tissue: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS, help="Remove the artefact label of atoms.", rich_help_panel=MODEL
+            metavar=_ATOMS,
+            help="Undo --artefact: the atoms count as tissue again.",
+            rich_help_panel=MODEL,
         ),
     ] = None
     disable: Annotated[
@@ -93,8 +98,9 @@ class EditOptions:
         Path | None,
         typer.Option(
             metavar="IMAGES",
-            help="Fit weights and threshold again on these labelled images; the dictionaries do "
-            "not change. Recommended after --disable.",
+            help="Fit the decision rule again on these labelled images: the weights and the "
+            "threshold that turn patches into a class of the image. Atoms do not change. "
+            "Recommended after --disable.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -169,11 +175,11 @@ def edit(
 ) -> None:
     """Name, group and disable atoms, and write a new model file.
 
-        histodict edit a.histodict --name "inflamed:3=nuclei" -o b.histodict
+        histodict edit a.histodict --name "inflamed:3=dark nuclei" -o b.histodict
 
-    ATOMS are labels CLASS:NUMBER, as `histodict atoms` shows them, or names, separated by commas.
-    Options can be repeated. The model file stores the changes with their date. Without a change,
-    the command lists the stored changes.
+    In the options, write ATOMS as CLASS:NUMBER (shown by `histodict atoms`) or as a name that you
+    gave; separate several by commas. Options can be repeated. The model file stores the changes
+    with their date. Without such options, the command lists the changes stored in the model.
     """
     from ..decision.atom_annotations import parse_atom_selector
     from ..models import save_model
@@ -318,7 +324,8 @@ def explain(
         typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),
     ] = None,
     n_shown: Annotated[
-        int, typer.Option("--atoms", help="Number of atoms per image.", rich_help_panel=OUTPUT)
+        int,
+        typer.Option("--atoms", help="Number of atoms to show per image.", rich_help_panel=OUTPUT),
     ] = 8,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
@@ -327,8 +334,10 @@ def explain(
 
         histodict explain tissue.histodict image.png --output explanation.html
 
-    Contributions add up to the score. They are compared with the mean over training patches of
-    the class with the second highest score; atoms with the largest difference are listed first.
+    The score is a constant plus the contributions of all atoms. Values above 0 support the
+    predicted class, whichever it is. (In predictions.csv, scores above 0 support the positive
+    class.) Each contribution is compared with its mean in training patches of the other class
+    (with more than two classes: the runner-up); the atoms that differ most are listed first.
     Atoms have the names given with `histodict edit`, else CLASS:NUMBER.
     """
     from ..reports.explanation_page import write_explanation_page
@@ -389,13 +398,13 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     header = (
         "concept",
         "used by",
-        f"used in {rival}",
+        f"used by {rival}\ntraining patches",
         "contribution",
-        f"mean in {rival}",
+        f"mean in {rival}\ntraining patches",
         "difference",
     )
     print_table(header, rows)
     typer.echo(
-        f"Contributions above 0 support {predicted}. "
-        f"“used in” and “mean in” refer to the training patches of {rival}."
+        f"Values above 0 support {predicted}. Concepts that are used neither by this image nor by "
+        "the training patches are left out."
     )

@@ -77,9 +77,13 @@ def info(
     members = describe_members(header)
     if members:
         title = "Base models" if len(header["estimators"]) > 1 else "Calibrated model"
-        typer.echo(f"{title}: out-of-fold score, weight and settings that differ:")
-    for value, text in members:
-        typer.echo(f"  {value}  {text}")
+        typer.echo(
+            f"{title}: number, score on unseen patients (mean of balanced accuracy and AUC in "
+            "cross-validation), weight in the score of the image, and settings if they differ from "
+            "those above:"
+        )
+    for number, value, text in members:
+        typer.echo(f"  {number}  {value}  {text}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class AtomReportOptions:
     """Options of the command `atoms`: content of the report, and the ensemble member shown."""
 
     number: Annotated[
-        int, typer.Option("--atoms", help="Number of atoms per class.", rich_help_panel=OUTPUT)
+        int,
+        typer.Option("--atoms", help="Number of atoms to show per class.", rich_help_panel=OUTPUT),
     ] = 24
     stability: Annotated[
         int,
@@ -133,8 +138,9 @@ def atoms(
         histodict atoms tissue.histodict tissue/ --output atoms.html
 
     DATA is the training set or other labelled images. For each atom, the page shows the usage by
-    class, the number of patients and the AUC of the atom alone. If DATA has sites, the
-    page flags atoms whose usage differs between sites, in all base models of an ensemble.
+    class, the number of patients and the AUC of the atom alone. If DATA has sites, the command
+    also finds the atoms that are used differently at different sites; for an ensemble, it checks
+    the atoms of all base models.
     """
     from ..datasets.annotated import split_by_annotation
     from ..images.pixel_size import PixelSizeOption
@@ -193,7 +199,10 @@ def atoms(
         print_json(content | _confounded_members_to_json(confounded_of_members))
         return
     shown = sum(len(use.atoms) for use in report.classes)
-    typer.echo(f"{shown} atoms, from {len(report.labels)} patches. Open {output}")
+    typer.echo(
+        f"The page shows {pluralize(shown, 'atom')}, with their usage in "
+        f"{len(report.labels)} patches. Open {output}"
+    )
 
 
 def _confounded_members_to_json(
@@ -227,6 +236,7 @@ def _print_methods(as_json: bool) -> None:
         print_json({name: entry.summary for name, entry in METHODS.items()})
         return
     width = max(map(len, METHODS))
+    typer.echo(f"{'method':{width}s} {'works on':11s} description")
     for name, entry in METHODS.items():
         level = "patches" if entry.is_patch_level else "whole image"
         typer.echo(f"{name:{width}s} {level:11s} {entry.summary}")

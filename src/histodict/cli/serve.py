@@ -9,6 +9,7 @@ import typer
 
 from ..utils.files import check_disk_space, check_writable_folder
 from ..utils.progress import Progress
+from ..utils.text_io import pluralize
 from ..utils.validation import missing_message
 from .console import progress_bars, report_errors
 from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
@@ -53,7 +54,8 @@ def demo(
         save_model(result.model, output / "demo.histodict")
     typer.echo(
         f"Balanced accuracy on unseen patients: {result.balanced_accuracy:.2f} "
-        f"({int(result.confusion.sum())} images). Open {page}"
+        f"({pluralize(int(result.confusion.sum()), 'image')} of "
+        f"{pluralize(result.n_patients, 'patient')}). Open {page}"
     )
 
 
@@ -93,7 +95,8 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. Addresses other than 127.0.0.1 need a token.",
+            help="Address to listen on. With an address other than 127.0.0.1, other computers can "
+            "reach the page; visitors need the link with the secret token that the command prints.",
             rich_help_panel=ADVANCED,
         ),
     ] = "127.0.0.1",
@@ -110,9 +113,11 @@ def serve(
         bool, typer.Option(help="Open the page in a browser.", rich_help_panel=OUTPUT)
     ] = True,
 ) -> None:
-    """Open the web page: view images, train, correct labels, train again.
+    """Start a local web page to inspect images, train, correct labels, train again.
 
-    histodict serve tissue/
+        histodict serve tissue/
+
+    The images stay on this computer.
     """
     with report_errors():
         try:

@@ -297,13 +297,20 @@ def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations
         name = part.strip()
         matches = [labels.index(name)] if name in labels else notes.atoms_named(name)
         if not matches:
-            first, last = labels[0], labels[-1]
             raise ValueError(
-                f"unknown atom {name!r}; use CLASS:NUMBER, here {first} to {last}, or the "
-                "name of a named atom"
+                f"unknown atom {name!r}. Write CLASS:NUMBER or a name that you gave; this model "
+                f"has {_label_ranges(labels)}"
             )
         atoms += matches
     return atoms
+
+
+def _label_ranges(labels: Sequence[str]) -> str:
+    """Describe the labels of all atoms, such as "a:1 to a:9 and b:1 to b:9"."""
+    by_class: dict[str, list[str]] = {}
+    for label in labels:
+        by_class.setdefault(label.rpartition(":")[0], []).append(label)
+    return " and ".join(f"{names[0]} to {names[-1]}" for names in by_class.values())
 
 
 def check_notes(notes: object) -> None:

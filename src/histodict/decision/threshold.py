@@ -76,7 +76,7 @@ MAX_MIN_PATCHES = 20
 def describe_min_size(min_patches: int) -> str:
     """Describe the minimum size of a region for a model card."""
     if min_patches == 1:
-        return "every positive patch counts as a region"
+        return "connected positive patches form a region; there is no minimum size"
     return f"a region has at least {min_patches} connected patches"
 
 

@@ -164,7 +164,7 @@ class ScoreContributions:
         if recipe.mpp is not None:
             description.append(f"{recipe.mpp:g} µm per pixel")
         elif recipe.downsample > 1:
-            description.append(f"downsampled {recipe.downsample:g} times")
+            description.append(f"reduced by a factor of {recipe.downsample:g}")
         return ", ".join(description)
 
 

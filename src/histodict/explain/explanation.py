@@ -390,7 +390,9 @@ class Explanation:
         share = self.explained_share(reasons)
         if share >= _MIN_SHARE:
             return f"{text}, because {described}. {self.describe_share(reasons)}"
-        return f"{text}. Largest contributions: {described}. {self.describe_share(reasons)}"
+        rival = self.classes[self.rival]
+        heading = f"Largest differences from {rival} training patches"
+        return f"{text}. {heading}: {described}. {self.describe_share(reasons)}"
 
     def describe_share(self, parts: Sequence[ConceptContribution]) -> str:
         """Return a sentence on how much of the score's excess over the reference `parts` explain.
@@ -413,8 +415,8 @@ class Explanation:
             )
         only = "" if share >= _MIN_SHARE else "only "
         return (
-            f"{concepts} {_conjugate_verb('explains', parts)} {only}{percent(max(0.0, share))} of "
-            f"the score's difference from {rival} training patches."
+            f"{concepts} {_conjugate_verb('accounts', parts)} for {only}{percent(max(0.0, share))} "
+            f"of the difference between this score and the mean score of {rival} training patches."
         )
 
     def _describe_agreement(self) -> str:
@@ -488,9 +490,9 @@ class Explanation:
         if atoms:
             names = ", ".join(part.quoted for part in atoms)
             if len(atoms) > _MAX_NAMED:
-                names = f"the {len(atoms)} concepts with the largest difference"
+                names = f"the {len(atoms)} concepts that differ most"
             contributed = "contributed" if len(atoms) > 1 else "contributed only"
-            changed.append(f"{names} {contributed} as in {rival} training patches")
+            changed.append(f"{names} {contributed} as on average in {rival} training patches")
         return f"The prediction would be {rival} if {' and '.join(changed)}."
 
     def to_dict(self) -> dict[str, Any]:

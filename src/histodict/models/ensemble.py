@@ -482,7 +482,8 @@ class EnsembleClassifier(ImageClassifier):
         """
         if self.n_estimators_ == 1:
             return super().describe_decision()
-        return f"from an ensemble of {self.n_estimators_} models; maps and atoms of the first model"
+        n = self.n_estimators_
+        return f"combined from {n} models; maps and the page of atoms show the first one"
 
     def fingerprint(self) -> list[Any]:
         """Return all settings that determine the model fitted on given images."""

@@ -269,7 +269,7 @@ def recipe_text(recipe: Recipe) -> str:
     elif recipe.is_patch_level:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context_scale > 1:
-            patches += f" with a context of {recipe.context_scale} times the patch size"
+            patches += f" with surroundings {recipe.context_scale} times as wide"
         if recipe.quality_filters != "none":
             patches += f" without {recipe.quality_filters.replace(',', ', ')}"
         if recipe.smoothing_radius:
@@ -283,9 +283,9 @@ def pixel_size_text(recipe: Recipe) -> str:
     """Describe the scale at which images are analysed."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
-    return (
-        f"downsampled {recipe.downsample:g} times" if recipe.downsample > 1 else "full resolution"
-    )
+    if recipe.downsample <= 1:
+        return "full resolution"
+    return f"width and height reduced by a factor of {recipe.downsample:g}"
 
 
 def selection_text(evaluation: Evaluation) -> list[str]:

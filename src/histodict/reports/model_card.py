@@ -27,6 +27,19 @@ RESEARCH = "research only. Not a medical device: do not use it for diagnoses."
 # --- a model in a file --------------------------------------------------------------------------
 
 
+_AGGREGATION_DESCRIPTIONS = {
+    "proportion": "by the fractions of the patches predicted as each class",
+    "margin": "by the mean margin of the patches",
+    "codes": "by the mean absolute weight of each atom",
+    "margin-and-codes": (
+        "by the mean margin of the patches and the mean absolute weight of each atom"
+    ),
+}
+_FEATURE_DESCRIPTIONS = {
+    "rgb": "pixel values",
+    "centred": "pixel values minus the mean of the patch",
+    "channel-centred": "pixel values minus the mean of each colour channel",
+}
 # Settings without effect on whole-image methods.
 _PATCH_SETTINGS = (
     "patch_px",
@@ -50,7 +63,6 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     header : header of the model file, from `model_file.read_header`
     """
     recipe, training = Recipe.from_dict(header["recipe"]), header["training_info"]
-    parameters = tables.join_names(recipe.method_parameters)
     is_precomputed = get_patch_features(recipe.features).is_precomputed
     rows = [
         ("Kind", header["kind"]),
@@ -59,11 +71,8 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Training data", _training_text(training)),
         ("Excluded", _excluded_text(training)),
         ("Confounding", ". ".join(training.get("confounders", []))),
-        ("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method),
+        *describe_settings(recipe, header["mpp"]),
         ("Vectors", _source_text(header)),
-        ("Scale", "" if is_precomputed else tables.pixel_size_text(recipe)),
-        ("Patches", "" if is_precomputed else _patch_text(recipe)),
-        ("Stain correction", "" if is_precomputed else recipe.stain),
         ("Decision", _decision_text(header, recipe)),
         ("Atoms", _annotation_text(header)),
         ("Changed after training", describe_tuning(training)),
@@ -75,22 +84,42 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     return [(heading, text) for heading, text in rows if text]
 
 
-def describe_members(header: Mapping[str, Any]) -> list[SummaryRow]:
-    """Return score and description of each base model of an ensemble.
+def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
+    """Return the settings of a model, as headings and texts.
 
-    The score is the mean of balanced accuracy and AUC on unseen patients, or dashes without
-    out-of-fold predictions. The description gives the weight and the settings that differ from the
-    first base model.
+    Parameters
+    ----------
+    recipe : settings
+    mpp : pixel size of the training images in µm; None if unknown
     """
-    members = []
+    parameters = tables.join_names(recipe.method_parameters)
+    rows = [("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method)]
+    if get_patch_features(recipe.features).is_precomputed:
+        return rows
+    scale = tables.pixel_size_text(recipe)
+    if mpp and not recipe.mpp and recipe.downsample > 1:
+        scale += f" ({mpp * recipe.downsample:g} µm per pixel)"
+    rows += [("Scale", scale), ("Patches", _patch_text(recipe)), ("Stain correction", recipe.stain)]
+    return rows
+
+
+def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return number, score and description of each base model of an ensemble.
+
+    The number is that of `--member`. The score is the mean of balanced accuracy and AUC on unseen
+    patients, or dashes without out-of-fold predictions. The description gives the weight and the
+    settings that differ from the first base model. Excluded base models have no number.
+    """
+    members: list[tuple[str, str, str]] = []
+    n_used = 0
     for member in header["training_info"].get("estimators", []):
         text = _differences(header["recipe"], member["recipe"])
         value = "-----" if member.get("unseen") is None else f"{member['unseen']:.3f}"
         if "failure" in member:
-            text += f"; excluded: {member['failure']}"
+            members.append(("-", value, f"{text}; excluded: {member['failure']}"))
         else:
-            text = f"{member['weight']:4.0%}  {text}"
-        members.append((value, text))
+            n_used += 1
+            members.append((str(n_used), value, f"{member['weight']:4.0%}  {text}"))
     return members
 
 
@@ -112,7 +141,7 @@ def _classification_text(classes: Sequence[str]) -> str:
 
 
 def _size_text(mpp: float | None) -> str:
-    return f"{mpp:g} µm" if mpp else "unknown"
+    return f"{mpp:g} µm, of the training images" if mpp else "unknown"
 
 
 def _source_text(header: Mapping[str, Any]) -> str:
@@ -135,7 +164,7 @@ def _source_text(header: Mapping[str, Any]) -> str:
 
 def _purpose_text(header: Mapping[str, Any]) -> str:
     if header["kind"] == "region-detector":
-        return f"detect regions of {header['classes'][1]}"
+        return f"detect regions of class {header['classes'][1]!r}"
     return _classification_text(header["classes"])
 
 
@@ -161,9 +190,13 @@ def _training_text(training: Mapping[str, Any]) -> str:
 def _patch_text(recipe: Recipe) -> str:
     if not recipe.is_patch_level:
         return ""
-    text = f"{recipe.patch_px} x {recipe.patch_px} pixels, features {recipe.features}"
+    text = f"{recipe.patch_px} x {recipe.patch_px} pixels"
     if recipe.context_scale > 1:
-        text += f", with surroundings of {recipe.context_scale} times the patch size"
+        side = recipe.patch_px * recipe.context_scale
+        text += f" and the area of {side} x {side} pixels around them"
+    text += f"; features: {recipe.features}"
+    if recipe.features in _FEATURE_DESCRIPTIONS:
+        text += f" ({_FEATURE_DESCRIPTIONS[recipe.features]})"
     if recipe.quality_filters != "none":
         text += f", without {recipe.quality_filters.replace(',', ', ')}"
     return text
@@ -174,10 +207,10 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
         return describe_min_size(header["decision_parameters"]["min_patches"])
     if len(header["estimators"]) > 1:
         n = len(header["estimators"])
-        return f"from an ensemble of {n} models; maps and atoms of the first model"
+        return f"combined from {n} models; maps and the page of atoms show the first one"
     if not recipe.is_patch_level:
         return "from the whole image"
-    return f"aggregation of patch scores: {recipe.aggregation}"
+    return f"{_AGGREGATION_DESCRIPTIONS[recipe.aggregation]} (aggregation {recipe.aggregation})"
 
 
 def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -213,7 +246,7 @@ def model_card(evaluation: Evaluation) -> list[SummaryRow]:
 
 def _task_text(evaluation: Evaluation) -> str:
     if evaluation.region:
-        return f"detect regions of {evaluation.region}"
+        return f"detect regions of class {evaluation.region!r}"
     return _classification_text(evaluation.classes)
 
 

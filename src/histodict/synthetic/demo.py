@@ -18,12 +18,14 @@ from ..datasets.annotated import RegionMask
 from ..datasets.manifest import ImageRecord, Manifest, read_manifest
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
+from ..metrics.intervals import proportion
 from ..metrics.scores import RocCurve, balanced_accuracy, roc_curve
 from ..models import ImagePrediction, RegionDetector, RegionPrediction, TissueClassifier
 from ..models.predictions import region_rings
 from ..models.recipe import preset
 from ..patches.rendering import atom_mosaics, draw_overlay, jpeg_data_uri
 from ..reports.html import roc_curves_svg, write_page
+from ..reports.model_card import describe_settings
 from ..utils.progress import Callback, Progress, no_callback
 from .dataset import cached_synthetic_dataset, write_synthetic_dataset
 
@@ -47,6 +49,11 @@ class DemoResult:
     regions: Manifest
     findings: list[RegionPrediction]
     seconds: dict[str, float]
+
+    @property
+    def n_patients(self) -> int:
+        """Number of patients of the test images."""
+        return len(set(self.test.patients))
 
     @property
     def predicted(self) -> tuple[list[str], list[ImagePrediction]]:
@@ -172,11 +179,14 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
         "title": "histodict demonstration",
         "lead": (
             "Synthetic tissue: healthy, and inflamed with many small dark cells. The model was "
-            "trained on some patients and tested on others, whose slides have other stains."
+            "trained on some patients and tested on others. The colours of the stain differ "
+            "between patients, as they do between laboratories."
         ),
         "facts": [
             {"name": "balanced accuracy", "value": f"{result.balanced_accuracy:.2f}"},
-            {"name": "test images of unseen patients", "value": int(counts.sum())},
+            {"name": "95 % interval of the accuracy", "value": _accuracy_interval(result)},
+            {"name": "test images", "value": int(counts.sum())},
+            {"name": "unseen patients", "value": result.n_patients},
             {"name": "training images", "value": model.training_info_["n_images"]},
         ],
         "classes": model.class_names_,
@@ -191,8 +201,22 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
             for stage, seconds in result.seconds.items()
         ],
         "data": f"{n_patches} patches were classified. Training and test patients are disjoint.",
-        "settings": f"Recipe: {model.recipe}. Seed {model.random_state}.",
+        "settings": [
+            *describe_settings(model.recipe, model.model_.mpp_),
+            ("Seed", str(model.random_state)),
+        ],
     }
+
+
+def _accuracy_interval(result: DemoResult) -> str:
+    """Return the 95 % interval of the accuracy by patient; images without tissue count as wrong."""
+    is_right = [
+        prediction.top_label == label
+        for prediction, label in zip(result.predictions, result.test.labels, strict=True)
+    ]
+    interval = proportion(is_right, result.test.patients)
+    assert interval.low is not None and interval.high is not None
+    return f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def _roc_curve(result: DemoResult) -> RocCurve:
