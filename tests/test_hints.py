@@ -49,8 +49,11 @@ def messages(image):
     yield message(open_with, image, None, Recipe(mpp=0.5)), how
     missing = "histodict.allow_missing_chunks", "--allow-missing-chunks", "Copy the data again"
     yield check_missing_chunks("a.zarr", 3, 5), missing
-    size = "PixelSizeOption(override=…)", "--override-mpp", "set the true one in a column mpp"
+    size = "correct it (mpp=…", "correct it (--mpp, ", "correct it (data page"
     yield message(open_with, image, 1.0, Recipe(), 0.5), size
+    Image.new("RGB", (60, 60)).save(image.parent / "sized.tif", dpi=(25400, 25400))  # 1 µm
+    size = "PixelSizeOption(override=…)", "--override-mpp", "set the true one in a column mpp"
+    yield message(open_with, image.parent / "sized.tif", None, Recipe(), 0.5), size
     names = "columns={'label': …}", "--column label=COLUMN", "Rename a column"
     yield message(table, image.parent, "path,note,other"), names
     several = "columns={'label': …}", "--column label=NAME", "rename the others"

@@ -99,9 +99,11 @@ def test_images_of_one_class_are_refused_without_force(planted, tmp_path):
     output = tmp_path / "a.histodict"
     run = adapt(model, images / "red", output)
     assert run.exit_code == 2 and not output.exists()
-    assert "do not fall into two groups" in run.output and "--force" in run.output
+    assert "do not form two groups" in run.output and "--force" in run.output
     assert run.output.count("Error") == 1
-    assert adapt(model, images / "red", output, "--force").exit_code == 0
+    forced = adapt(model, images / "red", output, "--force")
+    assert forced.exit_code == 0
+    assert "The scores form no clear groups; --force divides them into" in forced.output
     assert load_model(output).training_info_["tuning"][-1]["two_groups"] is False
 
 

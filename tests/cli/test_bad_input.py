@@ -80,7 +80,7 @@ def test_predict_reports_a_broken_file_and_predicts_others(name, model, good, tm
     text = make(name, images, rng)
     outcome = predict(model, tmp_path / "out", images)
     assert outcome.status == 1
-    assert "2 images: 2 inflamed." in outcome.message
+    assert "3 images: 2 inflamed, 1 failed." in outcome.message
     _, _, complaint = outcome.message.partition("Failed:")
     for word in (name, *text):
         assert word in complaint
@@ -148,7 +148,8 @@ def test_predict_without_any_readable_image_ends_regularly(model, tmp_path):
     (tmp_path / "empty.jpg").touch()
     outcome = predict(model, tmp_path / "out", tmp_path / "empty.jpg", tmp_path / "missing.jpg")
     assert outcome.status == 1
-    assert "0 images" in outcome.message and "predictions.csv" not in outcome.message
+    assert "2 images: no prediction, 2 failed" in outcome.message
+    assert "predictions.csv" not in outcome.message
     assert not outcome.folder.exists()
 
 
@@ -289,7 +290,11 @@ def test_image_of_another_pixel_size_is_refused_and_others_are_predicted(model, 
     outcome = predict(model, tmp_path / "out", images)
     assert outcome.status == 1
     assert set(outcome.rows) == {"same.tif", "unknown.png"}
-    for word in ("finer.tif: has 0.25 µm", "coarser.tif: has 1 µm", "trained on images of 0.5"):
+    for word in (
+        "finer.tif: has 0.25 µm",
+        "coarser.tif: has 1 µm",
+        "trained on images with 0.5 µm",
+    ):
         assert word in outcome.message
     assert "set the true one with --override-mpp" in outcome.message
 
@@ -302,6 +307,10 @@ def test_pixel_size_can_be_overridden(model, pixels, tmp_path):
     outcome = predict(model, tmp_path / "out", wrong, "--override-mpp", "0.25")
     assert outcome.status == 1
     assert "0.25 µm per pixel" in outcome.message
+    outcome = predict(model, tmp_path / "out", wrong, "--override-mpp", "0.2")
+    assert "if the specified pixel size is wrong, correct it (--mpp, --override-mpp" in (
+        outcome.message
+    )
 
 
 @pytest.mark.parametrize("mpp", ["0", "-1", "nan"])

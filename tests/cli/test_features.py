@@ -232,7 +232,7 @@ def test_missing_chunks_are_refused_unless_allowed(trained, slides, tmp_path):
     (folder / "TCGA-00.DX1.zarr/features/c/4/0").unlink()
     options = ("predict", trained, slides, "--features", folder, "-o", tmp_path / "out")
     status, output = run(*options)
-    assert status == 1 and "7 images" in output
+    assert status == 1 and "8 images: 7 " in output and "1 failed" in output
     assert "TCGA-00.DX1.zarr: 2 of 12 chunks are missing" in output
     with pytest.warns(UserWarning, match="2 of 12 chunks are missing; they are read as") as report:
         status, output = run(*options, "--allow-missing-chunks")

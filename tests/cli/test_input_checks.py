@@ -193,11 +193,14 @@ def test_unknown_patients_are_not_counted(small_models, tmp_path):
 
 def test_few_patients_are_warned_of(small_models, tmp_path):
     output, scores = scores_of(small_models, tmp_path, labelled_images(small_models))
-    assert "few patients" in output and "the 95 % intervals are too narrow" in output
+    assert (
+        "few patients" in output
+        and "the 95 % intervals are unreliable, usually too narrow" in output
+    )
     assert scores["few_patients"] in output
     labels, patients = ["a", "b"] * RELIABLE_PATIENTS, np.repeat(range(RELIABLE_PATIENTS), 2)
     assert few_patients_warning(labels, patients) == ""
-    assert "9 of 'b'" in few_patients_warning([*labels[:-1], "a"], patients)
+    assert "(9 with images of 'b')" in few_patients_warning([*labels[:-1], "a"], patients)
 
 
 def test_patients_are_described():

@@ -134,7 +134,7 @@ def test_sizes_in_the_table_override_the_file_and_mpp(model, images, tmp_path):
 def test_model_without_a_size_warns_that_it_cannot_compare(model_without_size, images, tmp_path):
     outcome = run("predict", model_without_size, images, "-o", tmp_path)
     assert outcome.exit_code == 0 and outcome.output.count("Warning") == 1
-    assert "2 of 3 images is known (0.5 to 1 µm)" in outcome.output
+    assert "agrees with that of 2 images (0.5 to 1 µm)" in outcome.output
     assert sizes(tmp_path)["silent.png"] == ("", "unknown")
 
 

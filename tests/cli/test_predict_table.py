@@ -172,7 +172,9 @@ def test_uncertain_predictions_are_counted():
     labels = ["adenocarcinoma", "uncertain", "normal", "uncertain", "adenocarcinoma"]
     rows = [{"label": label} for label in labels]
     text = _format_label_counts(RunResult(rows, [], [], 0))
-    assert text == "2 adenocarcinoma, 1 normal, 2 uncertain"
+    assert text == "2 adenocarcinoma, 1 normal, 2 uncertain (no clear class)"
+    failed = [("a.png", "damaged")]
+    assert _format_label_counts(RunResult([], [], failed, 0)) == "no prediction, 1 failed"
 
 
 def test_label_is_uncertain_unless_the_prediction_set_is_one_class(small_models):

@@ -197,7 +197,9 @@ def test_regions_use_an_encoder_if_installed_with_a_note(tissue, tmp_path):
     quick = ["--method", "nearest-mean", "--set", "n_components=8"]
     run = train(tissue, model, "--regions", "inflamed", *quick)
     assert run.exit_code == 0, run.output
-    assert "preset 'embeddings': a pretrained encoder" in " ".join(run.stderr.split())
+    assert "preset 'embeddings' is used (choose another with --preset), because a" in " ".join(
+        run.stderr.split()
+    )
     recipe = load_model(model).recipe
     assert (recipe.features, recipe.smoothing_radius) == ("efficientnet-lite0-half", 2)
     assert (

@@ -91,7 +91,7 @@ def test_assumed_sizes_are_warned_of_in_one_line():
     (text,) = size_warnings([known, assumed, assumed], 0.25, None)
     assert "2 of 3 images" in text and "0.25 µm" in text and "mpp=…" in text
     (text,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)
-    assert "2 of 3 images" in text and "0.5 to 1 µm" in text
+    assert "that of 2 images (0.5 to 1 µm)" in text
     assert size_warnings([known], 0.5, None) == size_warnings([unknown], None, None) == []
     assert size_warnings([known], None, 1.0) == []  # reduced to it: no fit is needed
 

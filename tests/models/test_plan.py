@@ -26,8 +26,10 @@ def test_plan_builds_a_single_model_or_an_ensemble():
     assert len(auto.recipes) == 3 and auto.recipe == Plan.named("pixels").recipe
     calibrated = Plan.named("fast").parse_settings({"calibration_folds": "2"})
     assert calibrated.build_model().recipes == [preset("fast")]
-    with pytest.raises(ValueError, match="no ensemble and no calibration"):
+    with pytest.raises(ValueError, match=r"an ensemble .* presets embeddings, fast, paper"):
         Plan.named("pixels").build_model(region="tumour")
+    with pytest.raises(ValueError, match="omit calibration_folds"):
+        calibrated.build_model(region="tumour")
     with pytest.raises(ValueError, match="calibration_folds"):
         Plan(preset("fast"), ensemble=True)
 

@@ -178,7 +178,7 @@ def test_images_of_another_pixel_size_are_refused(client, folder):
     response = client.get(f"/api/jobs/{job}/look/{data}/{first}")
     assert response.status_code == 400
     assert (
-        "has 0.25 µm per pixel, but the model was trained on images of 0.5"
+        "has 0.25 µm per pixel, but the model was trained on images with 0.5"
         in response.json()["error"]
     )
 

@@ -34,7 +34,7 @@ def test_patients_are_counted_per_class():
     benign, malignant = found["classes"]
     assert (malignant["n_right"], malignant["n_images"], malignant["n_patients"]) == (22, 22, 2)
     assert malignant["interval"] is None and found["few_patients"].startswith(
-        "few patients (5 of 'benign', 2 of 'malignant')"
+        "few patients (5 with images of 'benign', 2 with images of 'malignant')"
     )
     assert found["balanced"] is None
     assert benign["n_patients"] == 5 and 0 < benign["interval"]["low"] < 1

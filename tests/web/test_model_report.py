@@ -120,10 +120,10 @@ def test_assumed_pixel_sizes_and_failures_are_reported(model, tmp_path):
     results = {"images": rows, "operating_point": None}
     write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "pixel size of 1 of 1 image is not known; the model assumes 0.5" in text
+    assert "pixel size of 1 of 1 image is not known. The model assumes 0.5" in text
     assert "far.png: has 2 µm per pixel" in text and "background.png: No tissue found here" in text
     assert "images of 1 patient not used for training" in text
-    warning = "few patients (1 of 'healthy'): the 95 % intervals are too narrow"
+    warning = "few patients (1 with images of 'healthy'): the 95 % intervals are unreliable"
     assert few_patients_warning(["healthy"], ["p"]).startswith(warning)
     assert warning in html.unescape(text)
 
@@ -138,7 +138,9 @@ def test_enough_patients_give_no_warning(model, tmp_path):
     write_report(path, model, [], results, nothing(tmp_path, model), [])
     assert "few patients" not in path.read_text(encoding="utf-8")
     write_report(path, model, [], results | {"images": rows[:-1]}, nothing(tmp_path, model), [])
-    assert "few patients (9 of 'inflamed')" in html.unescape(path.read_text(encoding="utf-8"))
+    assert "few patients (9 with images of 'inflamed')" in html.unescape(
+        path.read_text(encoding="utf-8")
+    )
 
 
 def test_uncertain_predictions_are_shown_with_the_best_guess(

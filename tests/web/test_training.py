@@ -64,7 +64,11 @@ def test_request_round_trip(dataset):
     [
         ({"features": "timm:x"}, None, "command line only"),
         ({}, "bone", "not among the classes"),
-        ({"calibration_folds": "3"}, "inflamed", "no ensemble and no calibration"),
+        (
+            {"calibration_folds": "3"},
+            "inflamed",
+            "cannot have probabilities: omit calibration_folds",
+        ),
     ],
 )
 def test_incompatible_settings_are_refused(dataset, settings, regions, message):

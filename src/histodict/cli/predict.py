@@ -56,13 +56,13 @@ class ExportOptions:
         bool,
         typer.Option(
             "--outline-patches",
-            help="GeoJSON: one outline per patch. Default: one per area of patches of the same "
-            "class, or per region.",
+            help="Outline every patch in the GeoJSON files. By default, neighbouring patches of "
+            "the same class share one outline (region detectors: one outline per region).",
             rich_help_panel=ADVANCED,
         ),
     ] = False
     gzip: Annotated[
-        bool, typer.Option("--gzip", help="GeoJSON: compress the files.", rich_help_panel=ADVANCED)
+        bool, typer.Option("--gzip", help="Compress the GeoJSON files.", rich_help_panel=ADVANCED)
     ] = False
 
     @property
@@ -92,10 +92,14 @@ def predict(
         histodict predict tissue.histodict new/ --output results/
 
     Writes predictions.csv (region detectors: detections.csv and regions.csv), and for each image
-    an overlay, a patch map and GeoJSON for QuPath. If a CSV file gives labels or masks, prints
-    and stores accuracy with intervals by patient.
+    an overlay, a patch map and GeoJSON for QuPath. A model with probabilities labels an image
+    `uncertain` if not exactly one class is plausible at an error rate of 10 %; the column
+    top_label has its best guess. If a CSV file gives labels or masks, the command also prints and
+    stores the accuracy, with 95 % intervals that take into account that images of one patient are
+    not independent.
 
-    The same command resumes: finished images are skipped. Images that cannot be read are listed
+    If a run was interrupted, run the same command again: finished images are skipped. Results of
+    images whose pixel size or options changed are replaced. Images that cannot be read are listed
     in failures.csv; the exit status is then 1.
     """
     with report_errors():
@@ -176,10 +180,11 @@ def _print_predictions(
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_from_earlier_runs else ""
-        typer.echo(f"{pluralize(len(result.rows), 'image')}{skipped}: {summary}{see}")
+        n_images = len(result.rows) + len(result.failures)
+        typer.echo(f"{pluralize(n_images, 'image')}{skipped}: {summary}{see}")
         if result.n_from_earlier_runs:
-            n_images = pluralize(result.n_from_earlier_runs, "image")
-            typer.echo(f"The table also contains {n_images} of earlier runs")
+            earlier = pluralize(result.n_from_earlier_runs, "image")
+            typer.echo(f"The table also contains {earlier} of earlier runs")
         _print_scores(result)
     write_failures_and_exit(result.failures, output)
 
@@ -255,9 +260,12 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
 
 
 def _format_label_counts(result: RunResult) -> str:
-    """Format the number of images by label, such as "3 normal, 2 uncertain"."""
+    """Format the number of images by label and of failures, such as "3 normal, 1 failed"."""
     from ..models.predictions import UNCERTAIN_LABEL
 
     counts = Counter(row["label"] for row in result.rows)
     labels = sorted(counts, key=lambda label: (label == UNCERTAIN_LABEL, label))
-    return ", ".join(f"{counts[label]} {label}" for label in labels) or "no predictions"
+    notes = {UNCERTAIN_LABEL: " (no clear class)"}
+    names = [f"{counts[label]} {label}{notes.get(label, '')}" for label in labels]
+    failed = [f"{len(result.failures)} failed"] if result.failures else []
+    return ", ".join([*(names or ["no prediction"]), *failed])

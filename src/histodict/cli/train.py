@@ -61,8 +61,11 @@ class ModelSettingsOptions:
         typer.Option(
             help="Named settings, or a .json file: default (ensemble; the most accurate), pixels "
             "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
-            "features), paper (as published), regions (for --regions), features or precomputed "
-            "(for --features).",
+            "features), regions (one model of pixels and their surroundings), features (one model "
+            "of feature files, with probabilities), precomputed (the same without probabilities), "
+            "paper (settings of Vu 2016). Default: default, or pixels if no encoder is installed; "
+            "with --regions: embeddings, or regions if no encoder is installed; with --features: "
+            "features, or precomputed for region detectors.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -79,8 +82,8 @@ class ModelSettingsOptions:
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="Start from the dictionaries and settings of this single model. Faster after a "
-            "few labels changed.",
+            help="Continue from an earlier model (not an ensemble): reuse its dictionaries and "
+            "settings. Training is then faster, for example after you corrected a few labels.",
             rich_help_panel=ADVANCED,
         ),
     ] = None
@@ -167,14 +170,22 @@ def train(
 
         histodict train tissue/ --output tissue.histodict
 
-    A folder has one sub-folder per class; a CSV file has the columns path and label, and
-    optionally patient, slide, site, mpp, split and mask. Fill in the patients if known.
+    A folder has one sub-folder per class, with images (CLASS/IMAGE) or with one sub-folder per
+    patient (CLASS/PATIENT/IMAGE); if it contains a table manifest.csv, the table is used instead.
+    A CSV file has the columns path and label, and optionally patient, slide, site, mpp, split and
+    mask. Some other names are accepted, such as class for label and group for patient; a note
+    lists them. If you know the patient of each image, fill in the column patient: accuracy is
+    then measured on unseen patients.
 
-    A region detector from masks, one from annotated slides, and a classifier of feature files:
+    Train a region detector from masks:
 
         histodict train tiles.csv --regions tumour --output tumour.histodict
 
+    Train a region detector from annotated slides:
+
         histodict train slides/ --annotations xml/ --regions tumour -o tumour.histodict
+
+    Train a classifier from feature files:
 
         histodict train slides.csv --features uni_v1/ -o slides.histodict
     """
@@ -229,13 +240,14 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(
-            "the pixel size of the images is unknown, so the model cannot detect images of "
-            "another magnification, and its predictions of them are wrong. Give --mpp or a "
-            "column mpp"
+            "the pixel size of the training images is unknown. The model cannot check whether "
+            "other images have the same magnification; if they do not, its predictions are wrong. "
+            "Give --mpp or a column 'mpp'"
         )
     if not as_json:
         names = " / ".join(model.class_names_)
-        subject = f"region detector for {model.class_names_[1]}" if model.finds_regions else names
+        region = f"region detector for class {model.class_names_[-1]!r}"
+        subject = region if model.finds_regions else names
         n_parts = model.training_info_.get("n_parts")
         origin = f"{pluralize(n_parts, 'annotated part')} of " if n_parts else ""
         images = pluralize(n_images, "image")
@@ -301,9 +313,11 @@ def adapt(
 
         histodict adapt tissue.histodict new/ --output adapted.histodict
 
-    Images of another hospital may all have higher or lower scores. The command finds two groups
-    of scores and moves the threshold halfway towards the midpoint between them. Use at least 10
-    images, about equally many of each class. Without two groups, nothing is written.
+    The scores of images from another hospital can all be shifted up, or all down. The command
+    divides the scores of the new images into two groups, computes the midpoint between the
+    groups, and moves the threshold half of the way from its old value to this midpoint, as a
+    cautious correction. Use at least 10 images, about equally many of each class. If the scores
+    do not form two groups, no model is written.
     """
     from ..decision.threshold import ThresholdAdaptation
     from ..models import save_model
@@ -333,12 +347,17 @@ def adapt(
         note_replaced(output)
         save_model(adapted, output)
     adaptation = ThresholdAdaptation.from_scores(scores, change["shift"])
-    _print_adapted(adaptation, len(scores), output, as_json)
+    is_forced = not change.get("two_groups", True)
+    _print_adapted(adaptation, len(scores), output, is_forced, as_json)
 
 
 def _print_adapted(
-    adaptation: ThresholdAdaptation, n_images: int, output: Path, as_json: bool
+    adaptation: ThresholdAdaptation, n_images: int, output: Path, is_forced: bool, as_json: bool
 ) -> None:
+    """Print the groups of scores and the effect on predictions.
+
+    `is_forced` states whether the scores do not form two groups.
+    """
     if adaptation.one_is_small:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
@@ -348,8 +367,13 @@ def _print_adapted(
         print_json({"model": str(output), "n_images": n_images} | asdict(adaptation))
         return
     low, high = adaptation.groups
+    groups = (
+        "The scores form no clear groups; --force divides them into"
+        if is_forced
+        else "Two groups of scores:"
+    )
     typer.echo(
-        f"Two groups of scores: {low} and {pluralize(high, 'image')}. The new threshold changes "
+        f"{groups} {low} and {pluralize(high, 'image')}. The new threshold changes "
         f"the predicted class of {adaptation.n_moved} of {n_images}: {output}"
     )
 

@@ -221,9 +221,9 @@ def size_warnings(
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
         return [
-            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known; the "
-            f"model assumes {trained_mpp:g} µm as in its training images, and predictions are "
-            f"wrong if it differs; {how_to_set()}{first_hint(sizes)}"
+            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known. The "
+            f"model assumes {trained_mpp:g} µm, the pixel size of its training images. If that is "
+            f"not true, predictions are wrong: {how_to_set()}{first_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
     if known and trained_mpp is None and works_at is None:
@@ -235,8 +235,7 @@ def size_warnings(
             web="Set it on the data page before training",
         )
         return [
-            f"the pixel size of {len(known)} of {pluralize(len(sizes), 'image')} is known "
-            f"({span}), but not that of the training images, so the two cannot be compared. "
-            f"{remedy}"
+            "the pixel size of the training images is unknown, so the model cannot check whether "
+            f"it agrees with that of {pluralize(len(known), 'image')} ({span}). {remedy}"
         ]
     return []

@@ -87,8 +87,8 @@ METHODS: dict[str, MethodSpec] = {
     "dfdl": MethodSpec(
         "dfdl:DFDL",
         (
-            "class dictionaries that reconstruct the own class well and other classes poorly (Vu "
-            "2016)"
+            "one dictionary per class, which reconstructs patches of this class well and other "
+            "patches poorly (Vu 2016)"
         ),
         default_parameters={"n_atoms": 200, "n_iter": 20},
         paper_parameters={
@@ -102,7 +102,10 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "odl": MethodSpec(
         "odl:ODL",
-        "class dictionaries that reconstruct the own class well (online learning, Mairal 2010)",
+        (
+            "one dictionary per class, which reconstructs patches of this class well (online "
+            "learning, Mairal 2010)"
+        ),
         default_parameters={"n_atoms": 200},
         paper_parameters={"n_atoms": 500},
     ),
@@ -114,7 +117,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "fddl": MethodSpec(
         "fddl:FDDL",
-        "class dictionaries with discriminative codes (Fisher criterion, Yang 2011)",
+        "one dictionary per class, with discriminative codes (Fisher criterion, Yang 2011)",
         default_parameters={"n_atoms": 100, "n_iter": 10},
         paper_parameters={"n_atoms": 500},
     ),
@@ -132,7 +135,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "src-image": MethodSpec(
         "src:SRC",
-        "sparse representation of the luminance of whole images, for comparison with the paper",
+        "sparse representation of the luminance of whole images, for comparison with Vu 2016",
         features="luminance",
         default_parameters={"n_atoms": None},
         paper_parameters={"n_atoms": None},
@@ -164,24 +167,24 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "nearest-mean": MethodSpec(
         "linear_baselines:NearestMeanClassifier",
-        "nearest class mean by cosine similarity (SimpleShot): a baseline for encoders",
+        "nearest class mean by cosine similarity (SimpleShot): a simple test of an encoder",
         aggregation="margin",
     ),
     "logistic": MethodSpec(
         "linear_baselines:LogisticPatchClassifier",
-        "logistic regression on patch vectors: a baseline for encoders",
+        "logistic regression on patch vectors: a simple test of an encoder",
         aggregation="margin",
     ),
     "nearest-patches": MethodSpec(
         "linear_baselines:NearestPatchClassifier",
-        "k nearest training patches: a baseline for encoders",
+        "k nearest training patches: a simple test of an encoder",
         aggregation="margin",
     ),
     "mean-logistic": MethodSpec(
         "linear_baselines:LogisticPatchClassifier",
         (
-            "logistic regression on the mean patch vector of an image: the simplest baseline for "
-            "encoders"
+            "logistic regression on the mean patch vector of an image: the simplest test of an "
+            "encoder"
         ),
         features=MEAN_VECTOR,
         default_parameters={"standardise": True},

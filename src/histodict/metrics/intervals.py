@@ -345,7 +345,7 @@ RELIABLE_PATIENTS = 10
 
 
 def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -> str:
-    """Return a warning about classes with few patients, whose intervals are too narrow.
+    """Return a warning about classes with few patients, whose intervals are unreliable.
 
     Parameters
     ----------
@@ -360,15 +360,15 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
     for label, patient in zip(labels, patients, strict=True):
         patients_of.setdefault(str(label), set()).add(patient)
     few = [
-        f"{len(of_class)} of {name!r}"
+        f"{len(of_class)} with images of {name!r}"
         for name, of_class in sorted(patients_of.items())
         if len(of_class) < RELIABLE_PATIENTS
     ]
     if not few:
         return ""
     return (
-        f"few patients ({', '.join(few)}): the 95 % intervals are too narrow. Test at least "
-        f"{RELIABLE_PATIENTS} patients of each class"
+        f"few patients ({', '.join(few)}): the 95 % intervals are unreliable, usually too narrow. "
+        f"Test at least {RELIABLE_PATIENTS} patients of each class"
     )
 
 

@@ -433,9 +433,10 @@ class ImageClassifier(ImageEstimator):
         has_two_groups = is_bimodal(self._invert_tanh(known))
         if not has_two_groups and not force:
             raise ValueError(
-                f"the scores of these {len(known)} images do not fall into two groups, so all "
-                "images may be of one class, and an adapted threshold would be wrong. Add "
-                "images of both classes, or adapt anyway with "
+                f"the scores of these {len(known)} images do not form two groups: there are too "
+                "few images, they are all of one class, or the model does not separate their "
+                "classes. An adapted threshold may be wrong. Add images of both classes, or adapt "
+                "anyway with "
                 f"{hint(python='force=True', cli='--force')}"
             )
         adapted = self._with_score_shift(shift)

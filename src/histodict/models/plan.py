@@ -181,11 +181,13 @@ class Plan:
             return TissueClassifier(self.recipe, **common)
         if not region:
             return EnsembleClassifier(self.recipes, folds=self.calibration_folds, **common)
-        if not self.is_single_model:
+        if self.ensemble:
             raise ValueError(
-                "region detectors have no ensemble and no calibration: choose a preset other than "
-                f"{', '.join(sorted(ENSEMBLE_PRESETS))}, and leave out calibration_folds"
+                "a region detector cannot be an ensemble or have probabilities: choose one of the "
+                f"presets {', '.join(sorted(PRESETS))}"
             )
+        if not self.is_single_model:
+            raise ValueError("a region detector cannot have probabilities: omit calibration_folds")
         return RegionDetector(self.recipe, region=region, **common)
 
 

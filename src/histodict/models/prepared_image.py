@@ -27,7 +27,7 @@ from ..datasets.record import ImageRecord
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
-from ..images.pixel_size import how_to_set, size_hint
+from ..images.pixel_size import file_pixel_size, how_to_set, size_hint
 from ..images.source import ImageSource, open_image
 from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
@@ -406,15 +406,23 @@ def image_downsample(
             )
         return max(1.0, factor)
     if trained_mpp and mpp and abs(mpp / trained_mpp - 1) > 0.1:
-        remedy = hint(
-            python="with mpp=PixelSizeOption(override=…)",
-            cli="with --override-mpp",
-            web="in a column mpp",
-        )
+        if file_pixel_size(path) == mpp:
+            source = "the pixel size in the file is wrong, set the true one"
+            remedy = hint(
+                python="with mpp=PixelSizeOption(override=…)",
+                cli="with --override-mpp",
+                web="in a column mpp",
+            )
+        else:
+            source = "the specified pixel size is wrong, correct it"
+            remedy = hint(
+                python="(mpp=… or column 'mpp')",
+                cli="(--mpp, --override-mpp or column 'mpp')",
+                web="(data page, µm per pixel, or column 'mpp')",
+            )
         raise ImageError(
-            f"{path}: has {mpp:g} µm per pixel, but the model was trained on images of "
-            f"{trained_mpp:g} µm. Rescale the image or, if the pixel size in the file is wrong, "
-            f"set the true one {remedy}"
+            f"{path}: has {mpp:g} µm per pixel, but the model was trained on images with "
+            f"{trained_mpp:g} µm per pixel. Rescale the image or, if {source} {remedy}"
         )
     return recipe.downsample
 
