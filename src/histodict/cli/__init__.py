@@ -42,13 +42,13 @@ _GROUPS = {
         "info": "Describe a model: settings, training images, ensemble weights. Or list methods.",
     },
     "Patches without labels": {
-        "features": "Write one feature file (.h5) per image, in the format of TRIDENT.",
+        "features": "Write one feature file (.h5) per image, as the program TRIDENT does.",
         "concepts": "Learn concepts from unlabelled images; classify images from a few labels.",
     },
     "Try": {
-        "serve": "Open the web page: view images, train, correct labels, train again.",
+        "serve": "Start a local web page to inspect images, train, correct labels, train again.",
         "demo": "Train and test on synthetic tissue, and write an HTML page. Needs no data.",
-        "reproduce": "Repeat the experiments of the DFDL paper (Vu 2016) and compare the figures.",
+        "reproduce": "Repeat the experiments of Vu 2016, and compare the results with the paper.",
     },
 }
 _MODULES = {
@@ -161,4 +161,7 @@ def main(
     """Classify tissue images with few labels, and explain every prediction.
 
     Start with `histodict serve --demo` or `histodict train --help`.
+
+    An atom is a typical patch pattern that the model has learned. A concept is one atom, or
+    several atoms to which you gave the same name.
     """

@@ -24,7 +24,7 @@ def concepts(
     *,
     output: ResultsOutput,
     n_concepts: Annotated[
-        int, typer.Option("--atoms", help="Number of concepts.", rich_help_panel=MODEL)
+        int, typer.Option("--atoms", help="Number of concepts to learn.", rich_help_panel=MODEL)
     ] = 128,
     encoder: Annotated[
         str,
@@ -43,13 +43,14 @@ def concepts(
 
         histodict concepts slides.csv --atoms 128 --output concepts/
 
-    Learns one dictionary for all images and prefers atoms that recur in other patients. Writes
-    concepts.csv (statistics of each concept, with an empty column name to fill in) and usage.csv
-    (share of the patches of each image that use it).
+    Learns one dictionary for all images and prefers patterns that occur in several patients.
+    Give a column patient for this. Writes concepts.csv (statistics of each concept; you can fill
+    in its empty column `name`) and usage.csv (for each image and concept, the share of patches
+    that use the concept).
 
-    If the table has labels for some images, the same command also writes predictions.csv with a
-    prediction for every image and the concepts that it uses. Concepts and names are reused. Give
-    a column patient: the method looks for concepts that many patients share.
+    If the table has labels for some images, the command also writes predictions.csv: a prediction
+    for every image, and the concepts on which it is based. Concepts and names that are already in
+    the output folder are reused, not learned again.
     """
     from ..encoders import check_installed
     from ..explain.concept_discovery import ConceptTrainingSet

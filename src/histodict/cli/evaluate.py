@@ -63,18 +63,19 @@ class MethodsOptions:
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, presets or PRESET:METHOD, separated by commas; METHOD+unlabelled adapts "
-            "the threshold to the unlabelled test images. The report compares "
-            "the first with each of the others. Default: the default preset of `histodict train` "
-            "(dfdl with --preset), and lbp-colour, or mean-logistic with --features.",
+            help="Methods, presets or PRESET:METHOD, separated by commas. The report compares the "
+            "first with each of the others. METHOD+unlabelled also adapts the threshold to the "
+            "test images, without their labels. Default: the default preset of `histodict train` "
+            "(with --preset: dfdl) and lbp-colour (with --features: mean-logistic). With "
+            "--regions: dfdl, with and without an encoder (if one is installed).",
             rich_help_panel=MODEL,
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Preset of methods listed without PRESET. Default: fast; precomputed with "
-            "--features; with --regions, that of `histodict train`.",
+            help="Preset of the methods that are listed without PRESET. Default: fast. With "
+            "--features: precomputed. With --regions: as in `histodict train`.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -116,8 +117,8 @@ class ProtocolOptions:
     protocol: Annotated[
         str,
         typer.Option(
-            help="k-fold, hold-out, site, predefined (column split), or the splits.json of an "
-            "earlier run.",
+            help="k-fold, hold-out, site (test on each site in turn, train on the others), "
+            "predefined (column split), or the splits.json of an earlier run.",
             rich_help_panel=INPUT,
         ),
     ] = "k-fold"
@@ -130,7 +131,9 @@ class ProtocolOptions:
     per_class: Annotated[
         str,
         typer.Option(
-            help="hold-out: training images per class, separated by commas.", rich_help_panel=INPUT
+            help="hold-out: numbers of training images per class, separated by commas; each number "
+            "is tested separately.",
+            rich_help_panel=INPUT,
         ),
     ] = "3,5,10"
     seeds: Annotated[
@@ -207,13 +210,16 @@ def evaluate(
 
         histodict evaluate tissue.csv --methods dfdl,lbp-colour -o comparison/
 
-    All methods are trained and tested on the same splits, with patients kept apart. Writes
-    report.html, tables of results, paired comparisons, predictions, errors and timing, and the
-    splits. The same command resumes.
+    All methods are trained and tested on the same splits. By default, no patient is in both the
+    training and the test set. Writes report.html, the splits, and one table each of results,
+    paired comparisons, predictions, misclassified images (errors.csv) and times. If a run was
+    interrupted, run the same command again: finished trainings are reused.
 
-    Region detectors are scored by patches; feature files need no images:
+    Compare region detectors (accuracy is measured per patch):
 
         histodict evaluate tiles.csv --regions tumour -o comparison/
+
+    Compare methods on feature files (images are not needed):
 
         histodict evaluate slides.csv --features uni_v1/ -o comparison/
     """
@@ -291,7 +297,7 @@ class ReproduceOptions:
     part: Annotated[
         str | None,
         typer.Option(
-            help="One of several sets in the data, such as lung. Default: all.",
+            help="Use only one part of the data if it has several, such as lung. Default: all.",
             rich_help_panel=INPUT,
         ),
     ] = None
@@ -331,8 +337,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="EXPERIMENT",
-            help="Experiment: bases, codes, accuracy, confusion, roc, training-patches, "
-            "training-images, bases-count, complexity or all.",
+            help="Experiment: bases (the paper's word for atoms), codes, accuracy, confusion, roc, "
+            "training-patches, training-images, bases-count, complexity or all.",
         ),
     ] = "all",
     data: Annotated[
@@ -349,12 +355,13 @@ def reproduce(
     choice: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
-    """Repeat the experiments of the DFDL paper (Vu 2016) and compare the figures.
+    """Repeat the experiments of Vu 2016, and compare the results with the paper.
 
         histodict reproduce all --quick
 
-    Writes figures (SVG, PNG), tables and index.html. Without --data, images are synthetic. The
-    same command resumes.
+    The paper introduced the method dfdl. Writes figures (SVG, PNG), tables and index.html.
+    Without --data, images are synthetic. If a run was interrupted, run the same command again:
+    finished trainings are reused.
     """
     from ..paper import FULL, QUICK
     from ..paper import reproduce as run_experiments

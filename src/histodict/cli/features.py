@@ -31,8 +31,10 @@ def features(
         str,
         typer.Option(
             metavar="NAME",
-            help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE; or, for the "
-            "pixels themselves, rgb, centred or channel-centred.",
+            help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE (model NAME of the library "
+            "timm, with weights in FILE). Without an encoder, features are pixel values: rgb (as "
+            "they are), centred (minus the mean of the patch) or channel-centred (minus the mean "
+            "of each colour channel).",
             rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
@@ -50,13 +52,14 @@ def features(
     work: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one feature file (.h5) per image, in the format of TRIDENT.
+    """Write one feature file (.h5) per image, as the program TRIDENT does.
 
         histodict features slides/ --output features/
 
-    `train`, `predict`, `evaluate` and `atoms` read these files with --features. The same command
-    resumes: finished files are skipped. Images that cannot be read are listed in failures.csv;
-    the exit status is then 1.
+    Other commands read these files with --features. The layout of the HDF5 files is that of
+    TRIDENT (https://github.com/mahmoodlab/TRIDENT). If a run was interrupted, run the same
+    command again: finished files are skipped. Images that cannot be read are listed in
+    failures.csv; the exit status is then 1.
     """
     from ..encoders import check_installed
     from ..models.feature_extraction import extract_features, extraction_recipe
