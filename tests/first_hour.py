@@ -104,7 +104,9 @@ def masked(output: str, folder: Path | str = "") -> str:
 def without_figures(output: str) -> str:
     """Remove numbers, for other images or processors; line breaks and the flag of uncertain
     predictions are also removed, as they depend on numbers."""
-    return re.sub(", N uncertain", "", " ".join(re.sub(r"\d+", "N", output).split()))
+    return re.sub(
+        r", N uncertain( \(no clear class\))?", "", " ".join(re.sub(r"\d+", "N", output).split())
+    )
 
 
 # --- running the session --------------------------------------------------------------------------
