@@ -371,10 +371,11 @@ def test_help_explains_the_options():
     assert result.exit_code == 0
     text = " ".join(result.output.replace("│", " ").split())
     for taught in (
-        "with patients kept apart",
-        "The same command resumes",
+        "no patient is in both the training and the test set",
+        "run the same command again: finished trainings are reused",
         "histodict evaluate tissue.csv --methods dfdl,lbp-colour",
-        "k-fold, hold-out, site, predefined (column split), or the splits.json of an earlier run",
+        "k-fold, hold-out, site (test on each site in turn, train on the others), predefined",
+        "predefined (column split), or the splits.json of an earlier run",
         "compares the first with each of the others",
         "Accuracy is then too high; the report states this",
     ):
