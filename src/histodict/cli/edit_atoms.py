@@ -18,7 +18,7 @@ from .console import (
     report_errors,
     warn,
 )
-from .image_options import ImageOptions, PredictionInputOptions, warn_of_assumed_sizes
+from .image_options import ImageOptions, RegionOfInterestOptions, warn_of_assumed_sizes
 from .options import (
     INPUT,
     MODEL,
@@ -318,7 +318,7 @@ def _accuracy_text(rows: list[dict[str, Any]]) -> str:
 def explain(
     *,
     model_options: ModelOptions,
-    images: PredictionInputOptions,
+    images: RegionOfInterestOptions,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),

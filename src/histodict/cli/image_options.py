@@ -148,15 +148,15 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
     return manifest.select(rows)
 
 
-def check_coordinates(coordinates: str, *outlines: Path | None) -> None:
+def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
     """Raise ValueError if coordinates are given without outlines.
 
     Outlines named in a table always use the coordinates of their format.
     """
     from ..annotations.annotation_file import PIXELS
 
-    if coordinates != PIXELS and not any(outlines):
-        raise ValueError("--coordinates needs --annotations or --within")
+    if coordinates != PIXELS and not any(outlines.values()):
+        raise ValueError(f"--coordinates needs {' or '.join(f'--{name}' for name in outlines)}")
 
 
 def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
@@ -354,7 +354,7 @@ class AnnotatedDataOptions(DataOptions):
         """Read the list of images, with their annotations if given."""
         from ..datasets.annotated import read_images, with_annotations
 
-        check_coordinates(self.coordinates, self.annotations)
+        check_coordinates(self.coordinates, annotations=self.annotations)
         if self.annotations is None:
             return super().list_labelled_images(source)
         annotations = self.annotations.absolute() if source.is_absolute() else self.annotations
@@ -509,8 +509,8 @@ class ImageOptions(PixelInputOptions):
 
 
 @dataclass(frozen=True)
-class PredictionInputOptions(ImageOptions):
-    """Images for prediction, with a region of interest and annotations to score against."""
+class RegionOfInterestOptions(ImageOptions):
+    """Images, with a region of interest."""
 
     within: Annotated[
         Path | None,
@@ -529,13 +529,42 @@ class PredictionInputOptions(ImageOptions):
             rich_help_panel=ADVANCED,
         ),
     ] = None
-    annotations: TrueAnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
 
     def list_images(self) -> list[ImageRecord]:
+        """Return the images with their regions of interest."""
+        check_coordinates(self.coordinates, within=self.within)
+        return self._with_region_of_interest(super().list_images())
+
+    def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
+        """Add regions of interest to the records."""
+        from ..annotations.annotation_file import AnnotationFile
+        from ..datasets.annotated import match_annotations
+
+        if self.within is None:
+            if self.within_class is not None:
+                raise ValueError("--within-class needs --within")
+            return records
+        names = (self.within_class,) if self.within_class else ()
+        source = AnnotationFile(self.within, names, self.coordinates)
+        annotations = match_annotations([record.path for record in records], source)
+        for note in [note for annotation in set(annotations) for note in annotation.notes()]:
+            warn(note)
+        pairs_of = zip(records, annotations, strict=True)
+        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs_of]
+
+
+@dataclass(frozen=True)
+class PredictionInputOptions(RegionOfInterestOptions):
+    """Images for prediction, with a region of interest and annotations to score against."""
+
+    annotations: TrueAnnotationsOption = None
+
+    def list_images(self) -> list[ImageRecord]:
         """Return the images with annotations and regions of interest."""
-        check_coordinates(self.coordinates, self.annotations, self.within)
-        return self._with_region_of_interest(self._with_annotations(super().list_images()))
+        check_coordinates(self.coordinates, annotations=self.annotations, within=self.within)
+        records = self._with_annotations(ImageOptions.list_images(self))
+        return self._with_region_of_interest(records)
 
     def _with_annotations(self, records: list[ImageRecord]) -> list[ImageRecord]:
         """Add annotations to the records, for scores of the predictions."""
@@ -555,20 +584,3 @@ class PredictionInputOptions(ImageOptions):
         for warning in manifest.warnings:
             warn(warning)
         return list(manifest.records)
-
-    def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Add regions of interest to the records."""
-        from ..annotations.annotation_file import AnnotationFile
-        from ..datasets.annotated import match_annotations
-
-        if self.within is None:
-            if self.within_class is not None:
-                raise ValueError("--within-class needs --within")
-            return records
-        names = (self.within_class,) if self.within_class else ()
-        source = AnnotationFile(self.within, names, self.coordinates)
-        annotations = match_annotations([record.path for record in records], source)
-        for note in [note for annotation in set(annotations) for note in annotation.notes()]:
-            warn(note)
-        pairs_of = zip(records, annotations, strict=True)
-        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs_of]

@@ -201,8 +201,8 @@ TrueAnnotationsOption = Annotated[
     typer.Option(
         "--annotations",
         metavar="DIR",
-        help="Folder of annotation files with the true classes, named like the images: `predict` "
-        "measures the accuracy with them. To use only patches inside annotations, give --within.",
+        help="Folder of annotation files with the true classes, named like the images; the "
+        "accuracy is measured with them. To use only patches inside annotations, give --within.",
         rich_help_panel=INPUT,
     ),
 ]
