@@ -21,6 +21,8 @@ _VOLATILE = {"worker.lock", "log.txt", "progress.jsonl", "token", "open.html", "
 _JOB = re.compile(r"(?<=/jobs/)[0-9a-f]{12}(?=/)")
 # The checksum of a JSON file (`utils.text_io`).
 _DIGEST = re.compile(r"(?<=^{\"sha256\": \")[0-9a-f]{64}")
+# The checksum and the dates in the header of a model file.
+_MODEL_TIMES = re.compile(rb"(?<=sha256\\\": \\\")[0-9a-f]{64}|\d{4}-\d\d-\d\d")
 _NUMBERS = re.compile(r"-?\d[\d.,:e+-]*")
 _TEXT_SUFFIXES = (".csv", ".json", ".html", ".svg", ".txt")
 
@@ -60,6 +62,10 @@ def content(path: Path, timed: bool = False) -> Any:
     if path.suffix == ".parquet":
         table = pyarrow.parquet.read_table(path)
         return table.schema.names, table.num_rows
+    if path.suffix == ".histodict":
+        data = path.read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        return _MODEL_TIMES.sub(b"#", data[8:start]), data[start:]
     if path.suffix in _TEXT_SUFFIXES:
         text = path.read_text(encoding="utf-8")
         return _NUMBERS.sub("#", _DIGEST.sub("", text))

@@ -32,8 +32,8 @@ from functools import partial
 from histodict.synthetic import demo
 demo.DEMO_RECIPE = demo.DEMO_RECIPE.parse_settings({_SMALL})
 demo.REGION_RECIPE = demo.REGION_RECIPE.parse_settings({_SMALL})
-demo._IMAGE_FOLDER["n_patients"] = 4
-demo._N_TEST_PATIENTS = 2
+assert demo._IMAGE_FOLDER["n_patients"] > demo._N_TEST_PATIENTS > 2  # not renamed
+demo._IMAGE_FOLDER["n_patients"], demo._N_TEST_PATIENTS = 4, 2
 demo.cached_synthetic_dataset = partial(demo.cached_synthetic_dataset, size=(160, 120))
 from histodict.cli import app
 app()
@@ -167,7 +167,11 @@ SCENARIOS = {
         Scenario("train, ensemble", (*_TRAIN[:-1], "pixels", *_SET), timed=("c/runs/*.json",)),
         Scenario("predict", ("predict", _MODEL, "tissue/healthy", "-o", "OUT")),
         Scenario("predict, regions", ("predict", _REGIONS, "tissue/inflamed", "-o", "OUT")),
-        Scenario("adapt", ("adapt", _MODEL, "tissue", "--force", "-o", "OUT/m.histodict")),
+        Scenario(
+            "adapt",
+            ("adapt", _MODEL, "tissue", "--force", "-o", "OUT/m.histodict"),
+            timed=("m.histodict",),
+        ),
         Scenario("atoms", ("atoms", _MODEL, _TISSUE, "-o", "OUT/atoms.html", "--cache", "OUT/c")),
         Scenario("evaluate", (*_EVALUATE, "--jobs", "1"), timed=_TIMES),
         Scenario("evaluate --jobs", (*_EVALUATE, "--jobs", "2"), has_workers=True, timed=_TIMES),

@@ -23,8 +23,8 @@ def pytest_configure(config):
     for each other, and import everything again."""
     if hasattr(config, "workerinput"):
         local.available_cores = lambda: 1
-    if hasattr(os, "nice"):
-        os.nice(19)  # the priority of jobs of the web server: all processes then share the cores
+        if hasattr(os, "nice"):
+            os.nice(19)  # the priority of jobs of the web server: all processes share the cores
     try:
         left_out(config.option.share)
     except ValueError as error:

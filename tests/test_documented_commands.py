@@ -21,7 +21,7 @@ from histodict.cli import app
 from histodict.methods.registry import METHODS
 from histodict.models.plan import ENSEMBLE_PRESETS, Plan
 from histodict.models.recipe import PRESETS
-from tests.cli.commands import command_named
+from tests.cli.commands import get_named_command
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -74,7 +74,7 @@ def options_of(command: str) -> frozenset[str]:
     """Return the options of a module, or of `histodict` or one of its subcommands."""
     if "." in command:
         return frozenset(options_in(ROOT / (command.replace(".", "/") + ".py")))
-    made = get_command(app) if command == "histodict" else command_named(command)
+    made = get_command(app) if command == "histodict" else get_named_command(command)
     names = (name for parameter in made.params for name in parameter.opts)
     other = (name for parameter in made.params for name in parameter.secondary_opts)
     return frozenset([*names, *other, "--help"])
@@ -114,7 +114,7 @@ def complaint(tokens: list[str]) -> str | None:
     command, *arguments = tokens
     if command == "histodict" and not arguments[0].startswith("-"):
         command, *arguments = arguments
-        if command_named(command) is None:
+        if get_named_command(command) is None:
             return f"no subcommand {command}"
     elif "." in command and not (ROOT / (command.replace(".", "/") + ".py")).is_file():
         return f"no module {command}"

@@ -14,7 +14,7 @@ from histodict.cli import app
 from histodict.models import TissueClassifier
 from histodict.models.recipe import PRESETS
 from histodict.synthetic.dataset import write_synthetic_dataset
-from tests.cli.commands import command_named
+from tests.cli.commands import get_named_command
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SNAKEFILE = EXAMPLES / "snakemake" / "Snakefile"
@@ -34,7 +34,7 @@ def commands(text):
 
 def parse(arguments):
     name, *rest = arguments[1:]
-    command = command_named(name)
+    command = get_named_command(name)
     return command.make_context(name, list(rest))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import command_named
+from tests.cli.commands import get_named_command
 from tests.first_hour import changes, masked, read_steps, recorded, without_figures
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def commands_of(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_on_a_page_have_their_options(page):
     for line in commands_of(page):
-        command = command_named(line.split()[1])
+        command = get_named_command(line.split()[1])
         options = {name for parameter in command.params for name in parameter.opts}
         text = line.split("  #")[0].split()[2:]
         assert {word for word in text if re.match(r"--?[a-z]", word)} <= options | {"--help"}, line

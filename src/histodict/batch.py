@@ -346,7 +346,8 @@ class RunResult:
     Attributes
     ----------
     rows, regions : rows of the images of this run, in their order
-    failures : (path, reason) of images without a prediction
+    failures : (path, reason) of images without a prediction, or without a true class because their
+        mask cannot be read
     n_skipped : number of images that were already done
     n_from_earlier_runs : number of further images in the tables
     scores : scores of all labelled rows of the table; None without labels

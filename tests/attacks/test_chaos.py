@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from attacks import chaos, disturbances, scenarios
-from attacks.same_files import differences
+from attacks.same_files import content, differences
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -64,3 +65,12 @@ def test_only_timed_files_may_differ(tmp_path):
     (two / "timing.csv").write_text("b,1.5\n")
     (two / "more.csv").touch()
     assert differences(one, two, ["timing.csv"]) == ["more.csv", "timing.csv"]
+
+
+def test_models_that_differ_in_a_date_are_equal(tmp_path):
+    files = [tmp_path / f"{name}.histodict" for name in "abc"]
+    for file, date, array in zip(files, (19, 20, 20), (b"1", b"1", b"2"), strict=True):
+        header = json.dumps({"histodict": json.dumps({"date": f"2026-11-{date}"})}).encode()
+        file.write_bytes(len(header).to_bytes(8, "little") + header + array)
+    one, later, other = (content(file, timed=True) for file in files)
+    assert one == later != other and content(files[0]) != content(files[1])

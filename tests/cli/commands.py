@@ -42,7 +42,7 @@ class Outcome:
             return np.asarray(image)
 
 
-def command_named(name: str) -> Any:
+def get_named_command(name: str) -> Any:
     return get_command(app).get_command(None, name)
 
 

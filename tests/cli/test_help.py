@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from tests.cli.commands import command_named
+from tests.cli.commands import get_named_command
 
 # Each of these takes longer to import than the command may take; rich and pydantic belong to typer.
 SLOW = (
@@ -46,6 +46,7 @@ def test_slow_libraries_are_not_imported(arguments):
     assert run.returncode == 0, run.stderr
     loaded = run.stderr.split()
     assert "typer" in loaded and set(SLOW).intersection(loaded) == set()
+    assert ("histodict.cli.options" in loaded) == ("train" in arguments)  # only its own module
 
 
 def test_commands_are_listed_under_their_groups():
@@ -67,7 +68,7 @@ COMMANDS = sorted(typer.main.get_command(app).list_commands(None))
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_begins_with_a_sentence_and_an_example(command):
-    text = command_named(command).help
+    text = get_named_command(command).help
     sentence, example, *_ = text.split("\n\n")
     assert sentence.endswith(".") and sentence.count(". ") <= 1
     assert example.strip().startswith(f"histodict {command}")

@@ -16,10 +16,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import histodict
-from histodict.cli import app, function_of
+from histodict.cli import app, load_command_function
 from histodict.cli.image_options import ImageOptions, SplitDataOptions, parse_integers, parse_pairs
 from histodict.cli.options import flatten_options
-from tests.cli.commands import command_named
+from tests.cli.commands import get_named_command
 
 COMMANDS = get_command(app).list_commands(None)
 
@@ -75,12 +75,12 @@ def test_options_keep_the_order_of_the_parameters():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_has_few_parameters(command):
-    assert len(signature(function_of(command)).parameters) <= 7
+    assert len(signature(load_command_function(command)).parameters) <= 7
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_has_a_help_text(command):
-    made = command_named(command)
+    made = get_named_command(command)
     assert [option.name for option in made.params if not option.help] == []
     run = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"})
     assert run.exit_code == 0
@@ -107,7 +107,7 @@ def test_shared_options_have_the_same_help_text():
     }
     output = {}
     for command in COMMANDS:
-        for option in command_named(command).params:
+        for option in get_named_command(command).params:
             output.setdefault(option.name, set()).add(option.help)
     assert [name for name, text in output.items() if len(text) > 1 and name not in other] == []
 

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,10 +171,10 @@ def test_mask_is_no_label_of_a_class(run_command, tissue, tmp_path):
 
 def test_uncertain_predictions_are_counted():
     labels = ["adenocarcinoma", "uncertain", "normal", "uncertain", "adenocarcinoma"]
-    rows = [{"label": label} for label in labels]
+    rows = [{"label": label, "path": f"{i}.png"} for i, label in enumerate(labels)]
     text = _format_label_counts(RunResult(rows, [], [], 0))
     assert text == "2 adenocarcinoma, 1 normal, 2 uncertain (no clear class)"
-    failed = [("a.png", "damaged")]
+    failed = [(Path("a.png"), "damaged")]
     assert _format_label_counts(RunResult([], [], failed, 0)) == "no prediction, 1 failed"
 
 
@@ -282,5 +283,6 @@ def test_invalid_mask_prevents_scoring_but_not_prediction(run_command, tissue, t
     listed = write(tmp_path / "a.csv", "path,mask,mpp", f"{image},mask.png,0.5")
     run = run_command("predict", "regions", listed, "-o", tmp_path / "o")
     assert run.exit_code == 1 and "not used for scores" in run.output and "mask.png" in run.output
+    assert "\n1 image: " in f"\n{run.output}" and "failed" not in run.stdout
     (row,) = table(tmp_path / "o" / "detections.csv")
     assert row["path"] == str(image) and not row.get("truth")

@@ -65,7 +65,7 @@ def test_notes_name_the_table_of_a_folder_and_columns_of_other_names(folder, tab
     (folder / "manifest.csv").write_text(TABLE)
     (note,) = read_manifest(folder).notes
     file = folder / "manifest.csv"
-    assert note == f"images and labels are listed in {file}; folders are not searched"
+    assert note == f"the table {file} is used; folders are not searched"
 
 
 def test_only_path_and_label_are_required_and_missing_patients_are_warned_of(table):

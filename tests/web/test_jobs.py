@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.models import recipe as presets
+from histodict.web import worker
 from tests.web.app import OWN, open_client, open_data, start, wait_for
 
 LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
@@ -296,6 +298,20 @@ def test_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         jobs.new_job(user, {})
     assert list((user.folder / "jobs").iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="Windows has no such priorities")
+def test_job_has_a_lower_priority_than_the_server(tmp_path, monkeypatch):
+    added = []
+    monkeypatch.setattr(os, "nice", added.append)
+    monkeypatch.setattr(worker, "progress_log", lambda job: None)
+    monkeypatch.setitem(worker.JOB_FUNCTIONS, "empty", lambda job, callback: None)
+    job = SimpleNamespace(
+        request={"kind": "empty"},
+        state=lambda: {"state": "running", "run": 1},
+        end_run=lambda *state: None,
+    )
+    assert worker._run_job(job, 1) == 0 and added == [10]
 
 
 def test_training_with_a_lost_state_is_not_restarted_automatically(tmp_path):

@@ -111,8 +111,8 @@ class Commands(TyperGroup):
         return option
 
 
-def function_of(name: str) -> Callable[..., None]:
-    """Return the function of a command."""
+def load_command_function(name: str) -> Callable[..., None]:
+    """Import and return the function of a command."""
     module = import_module(f".{_MODULES.get(name, name)}", __name__)
     return vars(module)[name]
 
@@ -120,9 +120,9 @@ def function_of(name: str) -> Callable[..., None]:
 def _make_command(name: str) -> Any:
     from .options import Command, flatten_options
 
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=Command)(flatten_options(function_of(name)))
-    return typer.main.get_command(single)
+    command_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    command_app.command(name, cls=Command)(flatten_options(load_command_function(name)))
+    return typer.main.get_command(command_app)
 
 
 def _exit_after_output_error(error: OSError) -> None:

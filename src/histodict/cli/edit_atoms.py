@@ -237,6 +237,8 @@ def _refit_rule(model: Model, source: Path, shown: PreviewOptions, member: int) 
     from ..datasets.survey import with_pixel_size
 
     manifest = with_pixel_size(read_manifest(source, features=shown.features), shown.mpp, None)
+    for note in manifest.notes:
+        warn(note, "Note")
     for warning in manifest.warnings:
         warn(warning)
     with progress_bars() as callback:

@@ -466,23 +466,29 @@ class PixelInputOptions:
         if redundant:
             names = truncated_list([str(path) for path in redundant])
             warn(f"skipped, as another file of the same slide is listed: {names}")
-        if left_out:
-            kinds = ["folder" if path.is_dir() else special_file_kind(path) for path in left_out]
+        closed = [path for path in left_out if is_closed(path)]
+        skipped = [path for path in left_out if path not in closed]
+        if skipped:
+            kinds = [
+                "folder" if os.path.isdir(path) else special_file_kind(path) for path in skipped
+            ]
             names = truncated_list(
-                [f"{path}{in_brackets(k)}" for path, k in zip(left_out, kinds, strict=True)]
+                [f"{path}{in_brackets(k)}" for path, k in zip(skipped, kinds, strict=True)]
             )
-            warn(f"skipped masks and unsupported formats: {names}")
-        images += [path for path in left_out if is_closed(path)]  # reported as failures
+            warn(f"skipped masks, unsupported formats and invalid links: {names}")
+        images += closed  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
         return list({_resolved_path(record.path): record for record in records}.values())
 
     def _list_table(self, table: Path) -> Sequence[ImageRecord]:
-        """Read the images of a CSV file; print its warnings if the images are labelled."""
+        """Read the images of a CSV file; print its notes, and its warnings if labels are given."""
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
         manifest = read_manifest(table, columns, labelled=False, features=self.feature_folder)
+        for note in manifest.notes:
+            warn(note, "Note")
         records = select_split(manifest, table, self.split).records
         if any(record.label or record.is_mapped for record in records):
             for warning in manifest.warnings:
@@ -533,8 +539,11 @@ class RegionOfInterestOptions(ImageOptions):
 
     def list_images(self) -> list[ImageRecord]:
         """Return the images with their regions of interest."""
-        check_coordinates(self.coordinates, within=self.within)
+        self._check_coordinates()
         return self._with_region_of_interest(super().list_images())
+
+    def _check_coordinates(self) -> None:
+        check_coordinates(self.coordinates, within=self.within)
 
     def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
         """Add regions of interest to the records."""
@@ -562,9 +571,10 @@ class PredictionInputOptions(RegionOfInterestOptions):
 
     def list_images(self) -> list[ImageRecord]:
         """Return the images with annotations and regions of interest."""
+        return self._with_annotations(super().list_images())
+
+    def _check_coordinates(self) -> None:
         check_coordinates(self.coordinates, annotations=self.annotations, within=self.within)
-        records = self._with_annotations(ImageOptions.list_images(self))
-        return self._with_region_of_interest(records)
 
     def _with_annotations(self, records: list[ImageRecord]) -> list[ImageRecord]:
         """Add annotations to the records, for scores of the predictions."""

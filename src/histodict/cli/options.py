@@ -199,7 +199,6 @@ AnnotationsOption = Annotated[
 TrueAnnotationsOption = Annotated[
     Path | None,
     typer.Option(
-        "--annotations",
         metavar="DIR",
         help="Folder of annotation files with the true classes, named like the images; the "
         "accuracy is measured with them. To use only patches inside annotations, give --within.",

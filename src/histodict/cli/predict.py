@@ -98,9 +98,9 @@ def predict(
     stores the accuracy, with 95 % intervals that take into account that images of one patient are
     not independent.
 
-    If a run was interrupted, run the same command again: finished images are skipped. Results of
-    images whose pixel size or options changed are replaced. Images that cannot be read are listed
-    in failures.csv; the exit status is then 1.
+    If a run was interrupted, run the same command again: finished images are skipped. For
+    another model or other options, use another folder. Images that cannot be read are listed in
+    failures.csv; the exit status is then 1.
     """
     with report_errors():
         digest = _digest(model_options.model)
@@ -180,7 +180,7 @@ def _print_predictions(
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
         see = f". See {tables}" if result.rows or result.n_from_earlier_runs else ""
-        n_images = len(result.rows) + len(result.failures)
+        n_images = len(result.rows) + _count_failed(result)
         typer.echo(f"{pluralize(n_images, 'image')}{skipped}: {summary}{see}")
         if result.n_from_earlier_runs:
             earlier = pluralize(result.n_from_earlier_runs, "image")
@@ -259,6 +259,14 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
     return [name, value or "undefined", f"{low} to {high}" if low else ""]
 
 
+def _count_failed(result: RunResult) -> int:
+    """Return the number of images without a prediction; others failed only at their mask."""
+    from ..batch import printable_path
+
+    predicted = {row["path"] for row in result.rows}
+    return sum(printable_path(path) not in predicted for path, _ in result.failures)
+
+
 def _format_label_counts(result: RunResult) -> str:
     """Format the number of images by label and of failures, such as "3 normal, 1 failed"."""
     from ..models.predictions import UNCERTAIN_LABEL
@@ -267,5 +275,6 @@ def _format_label_counts(result: RunResult) -> str:
     labels = sorted(counts, key=lambda label: (label == UNCERTAIN_LABEL, label))
     notes = {UNCERTAIN_LABEL: " (no clear class)"}
     names = [f"{counts[label]} {label}{notes.get(label, '')}" for label in labels]
-    failed = [f"{len(result.failures)} failed"] if result.failures else []
+    n_failed = _count_failed(result)
+    failed = [f"{n_failed} failed"] if n_failed else []
     return ", ".join([*(names or ["no prediction"]), *failed])

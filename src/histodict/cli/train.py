@@ -63,9 +63,9 @@ class ModelSettingsOptions:
             "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
             "features), regions (one model of pixels and their surroundings), features (one model "
             "of feature files, with probabilities), precomputed (the same without probabilities), "
-            "paper (settings of Vu 2016). Default: default, or pixels if no encoder is installed; "
-            "with --regions: embeddings, or regions if no encoder is installed; with --features: "
-            "features, or precomputed for region detectors.",
+            "paper (settings of Vu 2016). Default: default, or pixels without an encoder; with "
+            "--regions: embeddings, or regions without an encoder; with --features: features (with "
+            "--method or --regions: precomputed).",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -73,7 +73,7 @@ class ModelSettingsOptions:
         str | None,
         typer.Option(
             help="Method, from `histodict info --methods`. With --method but no --preset, trains "
-            "one model with preset fast.",
+            "one model with preset fast (with --features or --regions: see there).",
             rich_help_panel=MODEL,
         ),
     ] = None

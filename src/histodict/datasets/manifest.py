@@ -383,7 +383,7 @@ def _read(
         refuse_odd(source / MANIFEST_NAME, ManifestError)
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
         table = _read(source / MANIFEST_NAME, columns, labelled, by_name=by_name)
-        note = f"images and labels are listed in {source / MANIFEST_NAME}; folders are not searched"
+        note = f"the table {source / MANIFEST_NAME} is used; folders are not searched"
         return replace(table, notes=(note, *table.notes))
     if source.is_file():
         return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)

@@ -391,7 +391,8 @@ class Explanation:
         if share >= _MIN_SHARE:
             return f"{text}, because {described}. {self.describe_share(reasons)}"
         rival = self.classes[self.rival]
-        heading = f"Largest differences from {rival} training patches"
+        name = self.classes[self.predicted_class]
+        heading = f"Largest differences from {rival} training patches in favour of {name}"
         return f"{text}. {heading}: {described}. {self.describe_share(reasons)}"
 
     def describe_share(self, parts: Sequence[ConceptContribution]) -> str:
@@ -416,7 +417,7 @@ class Explanation:
         only = "" if share >= _MIN_SHARE else "only "
         return (
             f"{concepts} {_conjugate_verb('accounts', parts)} for {only}{percent(max(0.0, share))} "
-            f"of the difference between this score and the mean score of {rival} training patches."
+            f"of the difference between this score and its reference in {rival} training patches."
         )
 
     def _describe_agreement(self) -> str:

@@ -30,9 +30,10 @@ RESEARCH = "research only. Not a medical device: do not use it for diagnoses."
 _AGGREGATION_DESCRIPTIONS = {
     "proportion": "by the fractions of the patches predicted as each class",
     "margin": "by the mean margin of the patches",
-    "codes": "by the mean absolute weight of each atom",
+    "codes": "by the mean absolute code of each atom",
     "margin-and-codes": (
-        "by the mean margin of the patches and the mean absolute weight of each atom"
+        "by the mean margin of the patches and the square root of the mean absolute code of each "
+        "atom"
     ),
 }
 _FEATURE_DESCRIPTIONS = {

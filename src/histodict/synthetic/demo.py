@@ -18,7 +18,7 @@ from ..datasets.annotated import RegionMask
 from ..datasets.manifest import ImageRecord, Manifest, read_manifest
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
-from ..metrics.intervals import proportion
+from ..metrics.intervals import mean_interval, proportion
 from ..metrics.scores import RocCurve, balanced_accuracy, roc_curve
 from ..models import ImagePrediction, RegionDetector, RegionPrediction, TissueClassifier
 from ..models.predictions import region_rings
@@ -52,35 +52,35 @@ class DemoResult:
 
     @property
     def n_patients(self) -> int:
-        """Number of patients of the test images."""
-        return len(set(self.test.patients))
+        """Number of patients of the predicted test images."""
+        return len(set(self.predicted[0].patients))
 
     @property
-    def predicted(self) -> tuple[list[str], list[ImagePrediction]]:
-        """True classes and predictions of the test images, without images that lack tissue."""
+    def predicted(self) -> tuple[Manifest, list[ImagePrediction]]:
+        """Test images and their predictions, without images that lack tissue."""
         indices = [
             index
             for index, prediction in enumerate(self.predictions)
             if prediction.top_label is not None
         ]
-        return self.test.select(indices).labels, [self.predictions[index] for index in indices]
+        return self.test.select(indices), [self.predictions[index] for index in indices]
 
     @property
     def confusion(self) -> NDArray[np.int64]:
         """Number of images by true class (rows) and predicted class (columns)."""
-        truth, predictions = self.predicted
+        test, predictions = self.predicted
         predicted = [prediction.top_label for prediction in predictions]
         counts: NDArray[np.int64] = confusion_matrix(
-            truth, predicted, labels=self.model.class_names_
+            test.labels, predicted, labels=self.model.class_names_
         )
         return counts
 
     @property
     def balanced_accuracy(self) -> float:
         """Balanced accuracy on the test images."""
-        truth, predictions = self.predicted
+        test, predictions = self.predicted
         return balanced_accuracy(
-            truth, np.array([prediction.top_label for prediction in predictions])
+            test.labels, np.array([prediction.top_label for prediction in predictions])
         )
 
 
@@ -184,7 +184,7 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
         ),
         "facts": [
             {"name": "balanced accuracy", "value": f"{result.balanced_accuracy:.2f}"},
-            {"name": "95 % interval of the accuracy", "value": _accuracy_interval(result)},
+            {"name": "95 % interval by patient", "value": _accuracy_interval(result)},
             {"name": "test images", "value": int(counts.sum())},
             {"name": "unseen patients", "value": result.n_patients},
             {"name": "training images", "value": model.training_info_["n_images"]},
@@ -209,20 +209,19 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
 
 
 def _accuracy_interval(result: DemoResult) -> str:
-    """Return the 95 % interval of the accuracy by patient; images without tissue count as wrong."""
-    is_right = [
-        prediction.top_label == label
-        for prediction, label in zip(result.predictions, result.test.labels, strict=True)
-    ]
-    interval = proportion(is_right, result.test.patients)
-    assert interval.low is not None and interval.high is not None
-    return f"{interval.low:.2f} to {interval.high:.2f}"
+    """Return the 95 % interval of the balanced accuracy by patient."""
+    test, predictions = result.predicted
+    labels, patients = np.array(test.labels), np.array(test.patients)
+    is_right = labels == [prediction.top_label for prediction in predictions]
+    of_classes = [labels == name for name in result.model.class_names_]
+    limits = mean_interval([proportion(is_right[of], patients[of]) for of in of_classes])
+    return "not available" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"
 
 
 def _roc_curve(result: DemoResult) -> RocCurve:
-    truth, predictions = result.predicted
+    test, predictions = result.predicted
     scores = [prediction.score for prediction in predictions]
-    return roc_curve(truth, scores, positive=result.model.class_names_[1])
+    return roc_curve(test.labels, scores, positive=result.model.class_names_[1])
 
 
 def _example_indices(result: DemoResult) -> list[int]:
