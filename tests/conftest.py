@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: place_of(_name(item.path)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _name(path: Path) -> str:
     tests = Path(__file__).parent
     return path.relative_to(tests).as_posix() if path.is_relative_to(tests) else ""
