@@ -131,7 +131,7 @@ def test_usage_is_the_share_of_patches_and_agrees_with_positions(models, manifes
 @pytest.mark.parametrize("rule", ["margin", "proportion"])
 def test_explain_encodes_each_patch_once(models, manifest, rule, monkeypatch):
     model, path = models(rule), manifest.records[0].path
-    kind = type(model.model_.method_)
+    kind = type(model.model_.classifier_)
     n_encoded, encode = [], kind.encode
     monkeypatch.setattr(kind, "encode", lambda self, X: n_encoded.append(len(X)) or encode(self, X))
     explanation = model.explain(path)
@@ -317,12 +317,12 @@ def _reduced(model, off):
 
     changed = copy(model)
     inner = copy(model.model_)
-    D, classes = inner.method_.labelled_atoms()
+    D, classes = inner.classifier_.labelled_atoms()
     stored = np.setdiff1d(np.arange(len(D)), off)
     # Residuals of SRC are of samples of unit length, so the method gets its own other atoms.
-    method = copy(inner.method_)
+    method = copy(inner.classifier_)
     method.labelled_atoms = lambda: (np.ascontiguousarray(D[stored]), classes[stored])
-    inner.method_ = method
+    inner.classifier_ = method
     if inner.aggregator_ is not None:
         n = len(inner.aggregator_.weights)
         width = inner.aggregator_.weights.shape[1]

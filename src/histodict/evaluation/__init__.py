@@ -352,7 +352,7 @@ def evaluate(
     seeds : random seeds
     work : execution options
     region : class of the regions to detect, instead of classification; images are labelled as by
-        `labelled_by_region`
+        `relabel_by_region`
     """
     check_measurable(manifest, splits, region)
     check_sizes(manifest, plans.values())

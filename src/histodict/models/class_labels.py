@@ -1,4 +1,4 @@
-"""Class labels: names in models and files, values of the type of `y` for scikit-learn."""
+"""Conversion of class labels `y` (text, int, bool or float) to class names, and back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEXT = "str"
-# Types of labels other than text, with the conversion of a name.
+# For each type of labels other than text, the function that converts a name to a label.
 LABEL_TYPES: dict[str, Callable[[str], Any]] = {
     "bool": lambda name: {"False": False, "True": True}[name],
     "int": int,
     "float": float,
 }
+# Name of the label type of each `dtype.kind`.
 _TYPES_OF_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
 
 
@@ -36,12 +37,12 @@ class NamedLabels:
 
     @classmethod
     def from_labels(cls, y: Any) -> NamedLabels:
-        """Convert an array of labels to text with `str`.
+        """Convert labels of one type to text with `str`.
 
         Raises
         ------
         ValueError
-            If labels are missing, of several types, or continuous.
+            If a label is empty, or if labels are of several types or continuous.
         """
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
@@ -61,7 +62,7 @@ class NamedLabels:
 
 
 def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an object array to an array of the common type of its elements."""
+    """Convert an object array to its elements' common type; raise ValueError if they differ."""
     if values.dtype.kind != "O":
         return values
     types = {type(value) for value in values.tolist()}
@@ -75,8 +76,8 @@ def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
     return np.array(values.tolist())
 
 
-def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
-    """Convert class names back to labels of the type of `y`.
+def labels_from_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
+    """Convert class names back to labels of the type of `y`; `label_type` as in `NamedLabels`.
 
     Raises
     ------
@@ -93,8 +94,8 @@ def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
         ) from error
 
 
-def patient_names(groups: Iterable[Any]) -> list[str]:
-    """Convert the argument `groups` to patient names.
+def groups_to_patients(groups: Iterable[Any]) -> list[str]:
+    """Convert the argument `groups` of scikit-learn to patient names, one per image.
 
     Raises
     ------
