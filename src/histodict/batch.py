@@ -184,7 +184,7 @@ class ImageTask:
         return content
 
     def option_columns(self) -> Row:
-        """Return columns for options in use: "within", a file name; "missing_chunks", a number."""
+        """Return table columns: "within" (file of outlines) and "missing_chunks", if in use."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -242,7 +242,7 @@ def ground_truth_to_json(record: ImageRecord) -> Content:
 
 
 def record_from_result(content: Content) -> ImageRecord:
-    """Return the record of an image from its stored result, with `ground_truth_to_json` as part."""
+    """Return the record that is stored in a result; the inverse of `ground_truth_to_json`."""
     row, ground_truth = content["row"], content["ground_truth"]
     mask = Path(ground_truth["mask"]) if ground_truth["mask"] else None
     path, annotations = Path(ground_truth["path"]), ground_truth["annotations"]
@@ -346,7 +346,7 @@ _DEFAULT_QUPATH = GeoJSONOptions()
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run of `predict_images`; the written tables also contain earlier runs.
+    """Result of `predict_images`; the written tables may also contain rows of earlier runs.
 
     Attributes
     ----------
@@ -396,7 +396,7 @@ def predict_images(
     anndata: bool = False,
     atom_statistics: Path | None = None,
 ) -> RunResult:
-    """Predict images and write their results to a folder; see the module for its files.
+    """Predict images and write the files that the module docstring lists.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ def _open_results(
         "version": version("histodict"),
         "output version": _OUTPUT_VERSION,
     }
-    run = ResultsFolder(folder, settings, model.table)
+    run = ResultsFolder(folder, settings, model.table_name)
     restricted = "set" if any(record.region_of_interest for record in images) else None
     options = {
         "--mpp": size_option.default,
@@ -537,7 +537,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     rows, regions = _table_rows(contents)
     if not rows:  # all images failed
         return None
-    write_table(folder / model.table, rows, model.columns)
+    write_table(folder / model.table_name, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_rows(model.class_names_, rows)

@@ -361,10 +361,10 @@ def test_atoms_are_displayed_with_their_sign_of_use(models):
     inner = models("margin").model_
     atoms, reference = inner.atoms(), inner.class_reference_
     code_sums = np.array([reference[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
-    turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
+    turned = np.sign(np.sum(atoms.signed_atoms * atoms.D, axis=1))
     assert (turned * code_sums >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
-    np.testing.assert_array_equal(changed.with_usage_sign, -atoms.with_usage_sign)
+    np.testing.assert_array_equal(changed.signed_atoms, -atoms.signed_atoms)
 
 
 # --- ensembles -----------------------------------------------------------------------------------

@@ -443,7 +443,7 @@ class ExampleModel:
         assert atoms is not None
         names = enumerate(self.model.class_names_)
         return {
-            name: atoms.with_usage_sign[atoms.classes == class_index] for class_index, name in names
+            name: atoms.signed_atoms[atoms.classes == class_index] for class_index, name in names
         }
 
 

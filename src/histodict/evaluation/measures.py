@@ -236,7 +236,7 @@ def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
 
 def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Return the patches of the i-th image of a run with regions."""
-    patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
+    patch_map, min_patches = result.predicted.load_map(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
     return PatchEvaluation.from_map(record, patch_map, min_patches)

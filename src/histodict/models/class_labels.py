@@ -27,8 +27,8 @@ class NamedLabels:
     Attributes
     ----------
     names : text of each label
-    classes : class names, sorted by label
-    label_type : type of the labels: "str" or one of `LABEL_TYPES`
+    classes : class names in the sorted order of the labels
+    label_type : type of the labels: "str" or a key of `LABEL_TYPES`
     """
 
     names: list[str]
@@ -62,7 +62,7 @@ class NamedLabels:
 
 
 def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an object array to its elements' common type; raise ValueError if they differ."""
+    """Convert an object array to the type of its elements; raise ValueError for several types."""
     if values.dtype.kind != "O":
         return values
     types = {type(value) for value in values.tolist()}

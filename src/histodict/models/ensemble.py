@@ -267,7 +267,7 @@ class EnsembleClassifier(ImageClassifier):
                 "start_from: training can only be resumed from a single model, not from an "
                 "ensemble of several. Leave out start_from, or use one recipe"
             )
-        with training.files() as manifest, self._progress_callback(callback) as progress:
+        with training.write_files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
         fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)

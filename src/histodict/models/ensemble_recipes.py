@@ -98,7 +98,7 @@ def _normalized_stain(recipe: Recipe) -> str:
 
 
 def _texture_recipe(pixel_recipe: Recipe, downsample: float) -> Recipe:
-    """Return a recipe with texture features, reduced by at least `downsample`."""
+    """Return a recipe with texture features of images reduced by `downsample` or more."""
     return _rescale(
         with_method(pixel_recipe, _TEXTURE_METHOD), max(1.0, downsample / pixel_recipe.downsample)
     )

@@ -545,7 +545,7 @@ def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequenc
 
         axes = list(pyplot.subplots(len(classes), 1, squeeze=False)[1][:, 0])
     for index, (name, ax) in enumerate(zip(classes, axes, strict=True)):
-        class_atoms = atoms.with_usage_sign[atoms.classes == index]
+        class_atoms = atoms.signed_atoms[atoms.classes == index]
         ax.imshow(atom_mosaic(class_atoms, atoms.patch_px, n_atoms, min(n_atoms, _ATOMS_PER_ROW)))
         ax.set_title(
             f"{name}: {min(n_atoms, len(class_atoms))} of {len(class_atoms)} atoms",

@@ -53,7 +53,7 @@ class ExtractionResult:
     ----------
     files : feature files, in the order of the images, without images that failed
     failures : (image, reason) for each image that failed
-    n_skipped : number of images whose feature file already existed
+    n_skipped : number of images whose feature file was up to date
     """
 
     files: list[Path]

@@ -42,7 +42,7 @@ _ROUNDING = 1e-9  # smaller changes of the threshold are ignored
 class ImageClassifier(ImageEstimator):
     """Base class of models that classify whole images; see `TissueClassifier`."""
 
-    table: ClassVar[str] = "predictions"
+    table_name: ClassVar[str] = "predictions"
     columns: ClassVar[tuple[str, ...]] = ImagePrediction.COLUMNS
     finds_regions: ClassVar[Literal[False]] = False
     recipe: Recipe
@@ -313,7 +313,7 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def decision_threshold(self) -> DecisionThreshold | None:
-        """Threshold of the decision value, or of the score; None for more than two classes."""
+        """Threshold between two classes, of decision value or score; None for more classes."""
         if self.threshold is not None and self.aggregator_ is not None:
             return DecisionThreshold(
                 self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive

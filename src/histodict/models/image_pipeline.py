@@ -106,7 +106,7 @@ class AtomTable:
         return hashlib.sha256(numbers).hexdigest()[:16]
 
     @property
-    def with_usage_sign(self) -> NDArray[Any]:
+    def signed_atoms(self) -> NDArray[Any]:
         """Atoms (n_atoms, n_features) multiplied by `signs`, for display."""
         return self.D * self.signs[:, None].astype(self.D.dtype)
 
@@ -289,19 +289,19 @@ class ImagePipeline:
         metadata = content.training_info.get("vectors")
         self.feature_metadata_ = FeatureMetadata.from_dict(metadata) if metadata else None
         self.recipe.check_method()
-        method = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
-        declared = {f"method.{name}": spec for name, spec in method.fitted_arrays.items()}
+        classifier = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
+        declared = {f"method.{name}": spec for name, spec in classifier.fitted_arrays.items()}
         content.check_arrays(
-            declared | self.array_schema() | dict(specs or {}), self._array_dimensions(method)
+            declared | self.array_schema() | dict(specs or {}), self._array_dimensions(classifier)
         )
-        for name in method.fitted_arrays:
-            setattr(method, name, content.arrays[f"method.{name}"])
-        method.classes_ = np.arange(len(self.classes))
-        method.n_features_in_ = content.n_features
-        self.classifier_ = method
+        for name in classifier.fitted_arrays:
+            setattr(classifier, name, content.arrays[f"method.{name}"])
+        classifier.classes_ = np.arange(len(self.classes))
+        classifier.n_features_in_ = content.n_features
+        self.classifier_ = classifier
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        """Return the array dimensions, by name, that follow from the recipe and its classifier."""
+        """Return the array dimensions, by name, that follow from the recipe and its method."""
         return {}
 
 
@@ -350,7 +350,7 @@ class WholeImagePipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """Return the scores of an image; None if it has no tissue and the features need tissue."""
+        """Return the scores of an image; without tissue, they are None if the features need it."""
         self._reject_outlines(path, within)
         X = self._feature_vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):

@@ -305,7 +305,7 @@ def image_region_label(record: ImageRecord, classes: list[str]) -> str:
 
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Return whether an image contains area outside of the region, and whether it contains it."""
+    """Return whether an image has pixels outside of the region, and whether it has any inside."""
     if not record.is_mapped:
         return record.label != region, record.label == region
     mask = region_coverage(record, region)
@@ -320,7 +320,7 @@ def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.
 
 
 def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches that are in the true region, `classes[1]`."""
+    """Return the mask (rows, columns) of patches in the true region `patch_map.classes[1]`."""
     return find_patches_in_region(record, patch_map.classes[1], patch_map)
 
 

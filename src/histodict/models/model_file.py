@@ -70,7 +70,7 @@ ARRAY_SPECS = {
 
 
 def array_specs(*prefixes: str) -> dict[str, ArraySpec]:
-    """Return the entries of ARRAY_SPECS whose name has one of these words before the point."""
+    """Return the entries of ARRAY_SPECS whose name is one of these prefixes, a point and a word."""
     return {name: s for name, s in ARRAY_SPECS.items() if name.partition(".")[0] in prefixes}
 
 

@@ -177,7 +177,10 @@ def map_with_progress(
 def _allowed_corners(
     area: SamplingArea, prepared: PreparedImage, grid: PatchGrid
 ) -> LocationConstraint | None:
-    """Return the constraint to patches at least half inside, or fully outside, of the region."""
+    """Return the constraint on patches of an area; None for the whole image.
+
+    Inside, at least half of a patch is in the region; outside, no part of it is.
+    """
     if area.is_inside is None:
         return None
     if area.is_inside:
@@ -197,23 +200,23 @@ _N_REFERENCE_PATCHES = 1000  # for atom statistics; approximate number per class
 
 
 def fit_class_reference(
-    method: PatchClassifier,
+    classifier: PatchClassifier,
     patches: TrainingPatches,
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
 ) -> list[AtomReference]:
     """Return the mean atom statistics of each class, from a subset of its training patches.
 
-    `project` is `PatchPipeline.project`, which is applied to the vectors before `method`.
+    `project` is `PatchPipeline.project`, which is applied to the vectors before `classifier`.
     """
     references = []
     for index in range(n_classes):
         rows = np.flatnonzero(patches.labels == index)
         rows = rows[:: max(1, len(rows) // _N_REFERENCE_PATCHES)]
         vectors = project(patches.features[rows])
-        accumulator = AtomAccumulator(n_classes, method.n_codes_)
-        codes, distances = method.encode(vectors)
-        contributions = method.distance_contributions(vectors, codes, distances)
+        accumulator = AtomAccumulator(n_classes, classifier.n_codes_)
+        codes, distances = classifier.encode(vectors)
+        contributions = classifier.distance_contributions(vectors, codes, distances)
         ones = np.ones(len(rows))
         accumulator.add(codes, contributions, distances.argmin(axis=1), ones, ones > 0)
         references.append(accumulator.mean())
@@ -442,19 +445,19 @@ class PatchPipeline(ImagePipeline):
         return map_with_progress(score, len(records), "decision", callback, executor, n_bytes)
 
     def _encode_chunk(
-        self, method: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
+        self, classifier: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
     ) -> _EncodedChunk:
         """Encode the patches of a chunk, and compute contributions if the recorder needs them."""
         tissue, features = image.chunk_features(grid, *chunk)
         if len(features) == 0:
             no_distances = np.empty((0, len(self.classes)))
-            no_codes = csr_array((0, method.n_codes_), dtype=np.float32)
+            no_codes = csr_array((0, classifier.n_codes_), dtype=np.float32)
             return _EncodedChunk(chunk, tissue, no_codes, no_distances)
         X = self.project(features)
-        codes, distances = method.encode(X)
+        codes, distances = classifier.encode(X)
         contributions = None
         if self.recorder and self.recorder.needs_contributions:
-            contributions = method.distance_contributions(X, codes, distances)
+            contributions = classifier.distance_contributions(X, codes, distances)
         return _EncodedChunk(chunk, tissue, codes, distances, contributions)
 
     def _patch_map(

@@ -107,7 +107,7 @@ class DetectedRegion:
     Attributes
     ----------
     n_patches : number of patches
-    score : mean over the patches of the residual of the other class minus that of the region
+    score : mean margin of the patches: residual of the other class minus that of the region
     area_px : area in level-0 pixels
     area_um2 : area in µm²; None if the pixel size is unknown
     box : left, top, right and bottom of the bounding box
@@ -188,7 +188,7 @@ class ImagePrediction(DisplayMixin):
 
     @property
     def score(self) -> float:
-        """Score of the second of two classes; the highest score of more classes."""
+        """Score of the second class if there are two; else the highest score."""
         return max(self.scores)
 
     @property
@@ -375,8 +375,8 @@ def _map_notes(patch_map: PatchMap | None) -> str:
     """Return limitations of a patch map as text that continues a sentence."""
     if patch_map is None:
         return ""
-    limits = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
-    return "".join(f"; {note}" for note in [*limits, *patch_map.notes])
+    notes = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
+    return "".join(f"; {note}" for note in [*notes, *patch_map.notes])
 
 
 def _quality_columns(patch_map: PatchMap | None) -> Row:

@@ -322,7 +322,7 @@ class PreparedImage:
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return whether patches with `corners` (n, 2), in reduced pixels, pass quality filters."""
+        """Return whether patches pass the filters; corners (n, 2) and side in reduced pixels."""
         assert self.quality is not None
         x, y = ((corners + half_side) * self.downsample + np.array(self._box[:2])).T
         return self.quality.is_usable(x, y)
@@ -509,7 +509,7 @@ class PrecomputedImage(PreparedImage):
         return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of the patches with these indices in `cells`."""
+        """Return the vectors of the patches with these indices among the used patches."""
         return self._file.read_some(self._rows[positions])
 
     def sample_features(

@@ -53,8 +53,8 @@ class Recipe:
     patches_per_class : int, default=10000
         Number of training patches of each class.
     augment_patches : bool, default=False
-        Whether to rotate and mirror training patches at random. With an encoder instead, features
-        are averaged over the image and its mirror image along the diagonal.
+        Whether to rotate and mirror training patches at random. With an encoder, features are
+        averaged over the image and its mirror image along the diagonal instead.
     stain : str, default="none"
         Name of the stain normalisation.
     features : str, default="rgb"
@@ -269,7 +269,7 @@ class Recipe:
 
         Parameters
         ----------
-        setting : name
+        setting : name of a setting
 
         Returns
         -------

@@ -186,7 +186,7 @@ class RegionDetector(ImageEstimator):
     """
 
     kind: ClassVar[str] = "region-detector"
-    table: ClassVar[str] = "detections"
+    table_name: ClassVar[str] = "detections"
     columns: ClassVar[tuple[str, ...]] = RegionPrediction.COLUMNS
     finds_regions: ClassVar[Literal[True]] = True
     n_estimators_: ClassVar[int] = 1
@@ -261,7 +261,7 @@ class RegionDetector(ImageEstimator):
         Self
         """
         training = resolve_training_set(X, y, groups, option="" if self.region else "region")
-        with training.files() as manifest, self._progress_callback(callback) as progress:
+        with training.write_files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
         fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)

@@ -139,7 +139,7 @@ class TissueClassifier(ImageClassifier):
         training = resolve_training_set(X, y, groups, positive=positive, option="positive")
         fitted, start = copy(self), None
         with (
-            training.files() as manifest,
+            training.write_files() as manifest,
             image_cache_enabled(),
             self._progress_callback(callback) as progress,
         ):

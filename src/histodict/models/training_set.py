@@ -49,7 +49,7 @@ class TrainingSet:
     in_memory: dict[int, MemoryImage] = field(default_factory=dict)
 
     @contextmanager
-    def files(self) -> Iterator[Manifest]:
+    def write_files(self) -> Iterator[Manifest]:
         """Write images in memory to temporary PNG files and yield the manifest of all files."""
         if not self.in_memory:
             yield self.manifest
