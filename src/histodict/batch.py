@@ -464,7 +464,7 @@ def predict_images(
     earlier = run.previous_results({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):
-        project_images = [_qupath_project_image(content) for content in [*done, *earlier]]
+        project_images = [_make_project_image(content) for content in [*done, *earlier]]
         save_project(folder / "qupath", model.class_names_, project_images)
     rows, regions = _table_rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
@@ -546,9 +546,9 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and n_tuned:
         scores["tuned"] = tuned_scores(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
-        scores["patches"] = score_patches(_maps_to_score(folder, contents))
+        scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_maps_to_score(folder, contents)))
+        scores = merge_patch_scores(scores, score_outlined(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = count_trained_on(model.training_info_, paths)
@@ -562,7 +562,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _maps_to_score(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
+def _find_scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
     """Yield (record, map file, minimum region size in patches) for labelled images with a map."""
     for content in contents:
         maps = [name for name in content["files"] if name.startswith("maps/")]
@@ -574,7 +574,7 @@ def _maps_to_score(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]
             )
 
 
-def _qupath_project_image(content: Content) -> ProjectImage:
+def _make_project_image(content: Content) -> ProjectImage:
     """Return the entry of an image in the QuPath project."""
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}

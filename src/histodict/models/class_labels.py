@@ -17,7 +17,7 @@ LABEL_TYPES: dict[str, Callable[[str], Any]] = {
     "float": float,
 }
 # Name of the label type of each `dtype.kind`.
-_TYPES_OF_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
+_LABEL_TYPE_BY_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class NamedLabels:
         from sklearn.utils.validation import column_or_1d
 
         values = _to_common_type(column_or_1d(y))
-        label_type = _TYPES_OF_KIND.get(values.dtype.kind)
+        label_type = _LABEL_TYPE_BY_KIND.get(values.dtype.kind)
         if label_type is None:
             raise ValueError(f"y must be text, integers or booleans, not {values.dtype}")
         if len(values):

@@ -538,8 +538,8 @@ class EnsembleClassifier(ImageClassifier):
         ensemble.threshold_shift_ = float(content.decision_parameters["shift"])
         ensemble.estimators_, ensemble.training_info_ = members, content.training_info
         arrays, is_calibrated = content.arrays, "uncalibrated_reason" not in content.training_info
-        parts = ("combination", "calibration") if is_calibrated else ("combination",)
-        content.check_arrays(array_specs(*parts), {})
+        prefixes = ("combination", "calibration") if is_calibrated else ("combination",)
+        content.check_arrays(array_specs(*prefixes), {})
         combination = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
         numbers = [float(content.decision_parameters[name]) for name in ("offset", "tanh_scale")]
         ensemble.combination_ = ScoreCombination(combination[0], combination[1], *numbers)

@@ -431,14 +431,14 @@ def load_model_of_kind(
             "reads models of all kinds"
         )
     if not trust_weights:
-        for part in (content, *content.estimators):
-            _check_consent(path, part.recipe["features"])
+        for data in (content, *content.estimators):
+            _check_consent(path, data.recipe["features"])
     try:
         model = kinds[content.kind].from_model_data(content, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({shorten(error)})") from error
-    for part in (content, *content.estimators):
-        _check_weights(path, part)
+    for data in (content, *content.estimators):
+        _check_weights(path, data)
     return model
 
 
@@ -448,10 +448,10 @@ def _check_consent(path: Path, features: str) -> None:
         return
     family, _, name = features.partition(":")
     model, _, file = name.partition("@")
-    what = f"open the file {file} as weights of" if file else "fetch the weights of"
+    action = f"open the file {file} as weights of" if file else "fetch the weights of"
     remedy = hint(python="load it with load(…, trust_weights=True)", cli="give --trust-weights")
     raise ModelFileError(
-        f"{path}: this model needs the permission to {what} {model!r} with {family}. If you "
+        f"{path}: this model needs the permission to {action} {model!r} with {family}. If you "
         f"trust the source of the model, {remedy}"
     )
 
