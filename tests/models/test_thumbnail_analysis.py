@@ -81,7 +81,7 @@ def test_recently_written_file_is_not_cached(analyses, monkeypatch, tmp_path, rn
 
 def test_images_without_a_stable_key_are_not_cached(tmp_path):
     assert stable_cache_key(tmp_path / "none.png") == []
-    assert stable_cache_key(MemoryImage.of_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
+    assert stable_cache_key(MemoryImage.from_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
 
 
 def test_cache_is_bounded(analyses, monkeypatch, tmp_path, rng):

@@ -86,7 +86,7 @@ class PatchSamplingSpec:
     @classmethod
     def for_record(cls, record: ImageRecord, region: str) -> list[PatchSamplingSpec]:
         """Return one area inside and one outside the region, or the image if it has no mask."""
-        if not record.is_mapped:
+        if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
 

@@ -61,7 +61,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
     Raises ValueError if an unmasked image's label does not tell whether it shows the region.
     """
-    if any(record.is_mapped for record in manifest.records):
+    if any(record.has_regions for record in manifest.records):
         _check_labelled(manifest)
         _check_unmasked(manifest, region)
         if region is None and any(record.annotations for record in manifest.records):
@@ -87,7 +87,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
 def _check_unmasked(manifest: Manifest, region: str | None) -> None:
     """Raise ValueError if an unmasked image's label does not tell whether it shows the region."""
-    labels = {record.label for record in manifest.records if not record.is_mapped}
+    labels = {record.label for record in manifest.records if not record.has_regions}
     if region is None and labels:
         raise ValueError(
             f"some images have no mask, and their labels are {sorted(labels)}: name the label of "
@@ -122,7 +122,7 @@ def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
 
 def _check_labelled(manifest: Manifest) -> None:
     """Raise ValueError for images with neither a mask nor a label."""
-    unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
+    unknown = [manifest.name(r) for r in manifest.records if not r.has_regions and not r.label]
     if unknown:
         raise ValueError(
             f"images with neither a mask nor a label: {truncated_list(unknown)}; fill in the "

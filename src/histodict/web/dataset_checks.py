@@ -83,7 +83,7 @@ def summarize_image(
     except Exception as error:
         return ImageSummary(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
-    bad = check_readable([record], 1).bad if record.is_mapped else []
+    bad = check_readable([record], 1).bad if record.has_regions else []
     return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
 
 
