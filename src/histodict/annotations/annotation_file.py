@@ -41,11 +41,6 @@ _KINDS_WITHOUT_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 def read_geojson(path: Path, text: bytes) -> Annotations:
     """Read outlines from a GeoJSON FeatureCollection, array of features, feature or geometry.
 
-    Parameters
-    ----------
-    path : file, for messages
-    text : content of the file
-
     Raises
     ------
     ImageError
@@ -134,11 +129,6 @@ _N_CORNERS = 360  # of a polygon that approximates an ellipse
 
 def read_xml(path: Path, text: bytes) -> Annotations:
     """Read outlines from XML of ASAP, ImageScope or HALO.
-
-    Parameters
-    ----------
-    path : file, for messages
-    text : content of the file
 
     Raises
     ------

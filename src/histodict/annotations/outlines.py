@@ -97,10 +97,7 @@ class Annotations:
         self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), is_hole))
 
     def _ring(self, points: Any, where: str) -> Ring:
-        """Return a ring (n, 2), without the last point if it equals the first one.
-
-        `where` describes the position in the file, for messages.
-        """
+        """Return a ring (n, 2), without the last point if it equals the first one."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -361,12 +358,9 @@ def _count_covering_runs(
     last: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> NDArray[np.int64]:
-    """Return the number of runs that cover each cell.
+    """Return the number of runs that cover each cell of a grid of this shape.
 
-    Parameters
-    ----------
-    row, first, last : (n,), row of cells of each run, its first cell, and the cell after its last
-    shape : (number of rows, number of columns) of cells
+    A run, in one row of cells, extends from its first cell to before `last`; all arrays are (n,).
     """
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(changes, (row, first), 1)
@@ -418,10 +412,7 @@ def _runs_inside(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the starts and ends of runs in which the cumulative sum of `changes` is positive.
 
-    Parameters
-    ----------
-    positions, changes : (n,), pixel positions, and changes of the sum at these positions
-    nonzero : whether negative sums count too (non-zero winding rule)
+    `changes` are those at `positions`. With `nonzero`, negative sums count too.
     """
     unique_positions, inverse = np.unique(positions, return_inverse=True)
     total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))

@@ -202,14 +202,10 @@ def walk(folder: Path) -> Iterator[FolderEntry]:
 def _walk(
     folder: Path, resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[FolderEntry]:
-    """Yield the entries of a folder and its sub-folders.
+    """Yield the entries of a folder and its sub-folders, which have `depth` and more.
 
-    Parameters
-    ----------
-    folder, resolved : folder, and its path without links
-    above : resolved paths of the folders above it
-    depth : depth of its entries
-    visits : number of visits by resolved path
+    `resolved` and `above` are the paths without links of the folder and of those above it; `visits`
+    is the number of visits by such a path.
     """
     above |= {resolved}
     visits[resolved] += 1

@@ -115,10 +115,7 @@ def _zstd_size(data: bytes) -> int:
 def _skip_zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
     """Return the position after the last block of a frame, and a bound on the decompressed size.
 
-    Parameters
-    ----------
-    data : Zstandard frames
-    position : position of the first block header
+    `position` is that of the first block header of the frame.
     """
     total = 0
     while position + 3 <= len(data):
@@ -171,9 +168,7 @@ def is_ome_zarr(path: Path) -> bool:
     name = path.name.lower()
     if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
         return False
-    return name.endswith(_ALWAYS_IMAGES) or any(
-        _describes_image(path / file) for file in _ATTRIBUTES
-    )
+    return name.endswith(_ALWAYS_IMAGES) or any(_has_image(path / file) for file in _ATTRIBUTES)
 
 
 def is_image_path(path: Path) -> bool:
@@ -186,7 +181,7 @@ def is_zarr(path: Path) -> bool:
     return path.name.lower().endswith(FOLDER_IMAGES)
 
 
-def _describes_image(file: Path) -> bool:
+def _has_image(file: Path) -> bool:
     try:
         if not file.is_file() or file.stat().st_size > _MAX_BYTES:
             return False
@@ -252,11 +247,7 @@ def find_redundant_files(folder: Path, names: Sequence[str]) -> set[str]:
 
     The main file is the index if it can be opened, otherwise the first file by name. In a DICOM
     series it is the (first) file with the most frames, which is the base level.
-
-    Parameters
-    ----------
-    folder : folder of the files
-    names : names of all files in the folder
+    `names` are the names of all files in the folder.
     """
     groups: dict[str, list[str]] = {}
     for name, slide in map_files_to_slides(folder, names, names).items():
@@ -305,9 +296,7 @@ def map_files_to_slides(
             slide = f"{folder / index}"
             members = _read_index(folder / index) & chosen
             found.update(dict.fromkeys(members, slide))
-            if index in chosen and not _has_suffix(
-                index, ".ndpis"
-            ):  # no reader opens an NDPIS index
+            if index in chosen and not _has_suffix(index, ".ndpis"):  # no reader opens this index
                 found[index] = slide
     for name in chosen:
         series = series_of(folder / name) if _has_suffix(name, _DICOM) else None
@@ -367,10 +356,7 @@ class SlideBackend(Protocol):
     def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
         """Return the pixels of a tile, not resampled.
 
-        Parameters
-        ----------
-        corner : [x, y] of the tile's upper left corner in level-0 pixels
-        tile : rectangle of a level
+        `corner` is [x, y] of the tile's upper left corner in level-0 pixels.
         """
 
     def close(self) -> None:

@@ -76,12 +76,7 @@ class MemoryImage:
 
     @classmethod
     def from_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
-        """Create an image from a Pillow image of any mode.
-
-        Parameters
-        ----------
-        image : Pillow image
-        name : name of an image that was not read from a file; otherwise the file name is used
+        """Create an image from a Pillow image of any mode; if it has a file name, ignore `name`.
 
         Raises
         ------
@@ -197,13 +192,7 @@ class _ImageCache:
                 self._images.clear()
 
     def start_run(self, run: str, n_processes: int) -> None:
-        """Enable the cache for a run and clear the images of the previous run.
-
-        Parameters
-        ----------
-        run : identifier of the run
-        n_processes : number of processes that share the memory budget
-        """
+        """Enable the cache for a run; see `enable_worker_image_cache`."""
         if run == self._run:
             return
         budget = _budget(n_processes)
@@ -258,7 +247,7 @@ def image_cache_enabled() -> Iterator[None]:
 
 
 def enable_worker_image_cache(run: str, n_processes: int) -> None:
-    """Enable the cache in a worker process, until the next run begins or the process ends.
+    """Enable the cache in a worker process; clear the images of the previous run.
 
     Parameters
     ----------
@@ -269,13 +258,7 @@ def enable_worker_image_cache(run: str, n_processes: int) -> None:
 
 
 def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
-    """Decode an image file, or return it from the cache.
-
-    Parameters
-    ----------
-    path : image file
-    n_bytes : memory of the decoded image
-    """
+    """Return a decoded image file of `n_bytes` of memory, from the cache if possible."""
     key = repr(found) if _CACHE.n_users and (found := stable_cache_key(path)) else ""
     image = _CACHE.get(key) if key else None
     if image is None:

@@ -161,15 +161,7 @@ def _number(value: Any) -> Any:
 def _make_level(
     file: _SharedFile, series: TiffPageSeries, image: OmeImage, cache: TileCache
 ) -> OmeLevel:
-    """Return a level of the main image, of the class for its type of storage.
-
-    Parameters
-    ----------
-    file : open file
-    series : pages of the level, as returned by tifffile
-    image : metadata of the main image
-    cache : cache of the slide
-    """
+    """Return a level of the main image, of the class for the storage of its pages (`series`)."""
     if not image.is_whole or any(page is None for page in series.pages):
         raise UnreadableContentError(
             "part of the image is in another file; save it as a single file"
@@ -348,13 +340,7 @@ def _open_zarr(path: str) -> ZarrFolder:
 
 
 def _check_level_path(subfolder: str | None, path: str) -> str:
-    """Return the path of a level relative to the folder; raise ValueError if it is outside.
-
-    Parameters
-    ----------
-    subfolder : path of the image in the folder; None for the folder itself
-    path : path of the level relative to the image
-    """
+    """Join the paths of an image and its level; raise ValueError if the level is outside."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"the path {path!r} of a level is missing or outside the folder")
@@ -376,13 +362,13 @@ class _ChunkLevel(OmeLevel):
         super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, cache)
         self.check_tile(max(int(np.prod(inner_chunks[:-2])), sizes.get("c", 1)))
         self._array = array
-        self._leading_index = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
+        self._leading = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
 
     def read_values(self, index: int) -> NDArray[Any]:
         row, column = divmod(index, self.n_across)
         y, x = row * self.tile[1], column * self.tile[0]
         found = self._array[
-            (*self._leading_index, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))
+            (*self._leading, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))
         ]
         planes = np.asarray(found)
         return planes[..., None] if planes.ndim == 2 else planes.transpose(1, 2, 0)

@@ -34,7 +34,7 @@ _MICROMETRES = {
 }
 _COLOURS = (("r", "red", "ff0000"), ("g", "green", "00ff00"), ("b", "blue", "0000ff"))
 # Default names that programs give to channels.
-_DEFAULT_NAME = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
+_UNNAMED = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
 _MAX_NAMED = 4
 _VERSIONS = ("0.4", "0.5")
 _AXES = "tczyx"
@@ -72,20 +72,13 @@ class Channel:
             return False
         if name in colour:
             return True
-        return bool(_DEFAULT_NAME.fullmatch(name)) and self.colour.lower() in (
-            "",
-            "ffffff",
-            colour[2],
-        )
+        return bool(_UNNAMED.fullmatch(name)) and self.colour.lower() in ("", "ffffff", colour[2])
 
 
 def check_channels(channels: list[Channel], n_channels: int) -> None:
     """Raise UnreadableContentError unless the channels are red, green and blue, or grey.
 
-    Parameters
-    ----------
-    channels : metadata of the channels, possibly incomplete
-    n_channels : number of channels of the image
+    `channels` may have fewer or more entries than the image has channels.
     """
     shown = channels[:n_channels]
     if n_channels == 3 and all(channel.could_be_colour(at) for at, channel in enumerate(shown)):
@@ -334,14 +327,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
 
 
 class OmeBackend:
-    """Base class of the slide backends of OME images; subclasses define `close`.
-
-    Parameters
-    ----------
-    path : image, for messages
-    levels : levels, the finest first
-    mpp : µm per level-0 pixel; None if unknown
-    """
+    """Base class of the slide backends of OME images; `levels` begin with the finest."""
 
     def __init__(self, path: str, levels: Sequence[OmeLevel], mpp: float | None) -> None:
         self.levels = _select_levels(levels)
@@ -371,11 +357,7 @@ def _select_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))
         is_smaller = level.size[0] < found[-1].size[0] and level.size[1] <= found[-1].size[1]
         # Short sides, rounded to whole pixels, have another ratio.
-        tolerance = _MAX_ASPECT_CHANGE + 2 / min(level.size)
-        if (
-            is_smaller
-            and 1 / tolerance < across / down < tolerance
-            and level.dtype == found[0].dtype
-        ):
+        limit = _MAX_ASPECT_CHANGE + 2 / min(level.size)
+        if is_smaller and 1 / limit < across / down < limit and level.dtype == found[0].dtype:
             found.append(level)
     return found

@@ -34,13 +34,7 @@ _MAX_POSITION = 2**40
 class RegionReader(ABC, Generic[Handle]):
     """Base class of image readers: reduces regions and keeps one file handle per process.
 
-    Subclasses open the file and read tiles of its levels.
-
-    Parameters
-    ----------
-    path : image file or in-memory image
-    size : (width, height) in level-0 pixels
-    mpp : µm per level-0 pixel; None if unknown
+    Subclasses open the file and read tiles. See `ImageSource` for the attributes.
     """
 
     def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:
@@ -107,13 +101,7 @@ class RegionReader(ABC, Generic[Handle]):
     ) -> Pixels:
         """Reduce a box of a level to an image (height, width, 3), tile by tile.
 
-        Parameters
-        ----------
-        handle : open file
-        level : index of the level
-        box : (left, top, right, bottom) in pixels of the level
-        shape : (height, width) of the result
-        level_size : (width, height) of the level
+        The parameters are as for `ResampleTile.from_box`.
         """
         from PIL import Image
 

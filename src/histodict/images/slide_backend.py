@@ -86,9 +86,7 @@ class TiledLevel(ABC):
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
         """Return the pixels (height, width, 4) of a region; the last channel is unused.
 
-        Parameters
-        ----------
-        x, y, width, height : region in pixels of the level; pixels outside the level are white
+        Pixels outside the level are white.
 
         Raises
         ------
@@ -112,14 +110,7 @@ class TiledLevel(ABC):
         return pixels
 
     def _tile_at(self, index: int, use_cache: bool, scratch: Pixels) -> Pixels:
-        """Return a tile, from the cache if possible.
-
-        Parameters
-        ----------
-        index : row-major index
-        use_cache : whether to cache the tile
-        scratch : array that a tile without cache is decoded into
-        """
+        """Return a tile by its row-major index; without cache, decode it into `scratch`."""
         key = id(self), index
         use_cache = use_cache and scratch.nbytes <= _CACHE_BYTES
         tile = self._cache.find(key)
@@ -131,14 +122,7 @@ class TiledLevel(ABC):
 
 
 def _overlap(index: int, side: int, start: int, end: int) -> tuple[slice, slice]:
-    """Return the pixels of a tile within [start, end) of an axis, as slices of tile and region.
-
-    Parameters
-    ----------
-    index : index of the tile along the axis
-    side : side of a tile
-    start, end : region along the axis
-    """
+    """Return the overlap of a tile with a region [start, end) of an axis, as slices of both."""
     first, last = max(index * side, start), min((index + 1) * side, end)
     return slice(first - index * side, last - index * side), slice(first - start, last - start)
 
@@ -156,14 +140,7 @@ _COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
 class JpegTileLevel(TiledLevel):
-    """Level of JPEG tiles in one page of a TIFF.
-
-    Parameters
-    ----------
-    file : descriptor of the open file
-    page : page of tifffile
-    cache : cache of the slide
-    """
+    """Level of JPEG tiles in one page of a TIFF; `file` is the descriptor of the open file."""
 
     def __init__(self, file: int, page: TiffPage, cache: TileCache) -> None:
         tile = page.tilewidth, page.tilelength
@@ -201,13 +178,7 @@ class JpegTileLevel(TiledLevel):
 class JpegTileReader:
     """Levels of a slide whose JPEG tiles can be decoded one by one.
 
-    Parameters
-    ----------
-    path, vendor, sizes : file, vendor and (width, height) of the levels according to OpenSlide
-
-    Attributes
-    ----------
-    levels : levels by OpenSlide's level number, without those that only OpenSlide can read
+    `levels` are the levels by OpenSlide's level number, without those that only OpenSlide can read.
     """
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:

@@ -121,12 +121,7 @@ class SlideProcess:
         return not self.is_suspect and not self._busy
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        """Send a request to the process and return the reply.
-
-        Parameters
-        ----------
-        name, *arguments : method of `SlideServer` and its arguments, converted to JSON
-        """
+        """Call the method `name` of `SlideServer` in the process and return the result."""
         with self._slots:
             status, reply = self._exchange(json.dumps([name, *arguments]).encode())
         # A decoder that failed may have damaged the memory of the process.
@@ -323,10 +318,7 @@ def call_in_subprocess(function: Callable[[str], Result], path: Path) -> Result:
 
 
 def _request_with_retry(*request: str) -> tuple[_SlideHost, Bytes]:
-    """Send a request to an idle process; if the process dies, repeat it in a new one.
-
-    Returns the process and the reply.
-    """
+    """Send a request, again to a new process if the first dies; return process and reply."""
     process = _acquire_process()
     try:
         return process, _request_or_release(process, *request)
@@ -349,14 +341,7 @@ def _request_or_release(process: _SlideHost, name: str, *arguments: Any) -> Byte
 class Slide:
     """Slide that is open in a child process until this object is no longer referenced.
 
-    Parameters
-    ----------
-    path : slide
-    library : identifier of the library in `slide_worker`
-
-    Attributes
-    ----------
-    metadata : as for `SlideBackend`
+    `metadata` is that of `SlideBackend`.
     """
 
     def __init__(self, path: Path, library: str) -> None:
@@ -408,7 +393,7 @@ def _close_slide(process: list[_SlideHost], pid: int) -> None:
 FOLDER_FORMATS = (".mrxs",)  # the data are in a folder named like the file
 _IN_SEVERAL_FILES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
 # A level of downsample 4.002 (a side is not a multiple of 4) may be used for a reduction by 4.
-_DOWNSAMPLE_TOLERANCE = 1.01
+_TOLERANCE = 1.01
 # Memory of an open slide: a process of 30 MB, OpenSlide's cache of 32 MB and its directory, and
 # 48 MB of individually decoded tiles.
 _SLIDE_BYTES = 128 * 2**20
@@ -482,9 +467,7 @@ class SlideReader(RegionReader[Slide]):
         handle.close()
 
     def _level(self, downsample: float) -> tuple[int, float]:
-        level = max(
-            0, bisect.bisect_right(self._downsamples, downsample * _DOWNSAMPLE_TOLERANCE) - 1
-        )
+        level = max(0, bisect.bisect_right(self._downsamples, downsample * _TOLERANCE) - 1)
         return level, self._downsamples[level]
 
     def _read_tile(self, handle: Slide, tile: ResampleTile) -> Pixels:
@@ -542,12 +525,7 @@ def select_slide_reader(path: Path) -> type[SlideReader] | None:
 
 @contextmanager
 def _describe_error(path: Path, failure: str, advice: str) -> Iterator[None]:
-    """Convert exceptions of slide processes to ImageError.
-
-    Parameters
-    ----------
-    path, failure, advice : file, failed action and advice, for the message
-    """
+    """Convert exceptions of slide processes to ImageError with the path, failure and advice."""
     try:
         yield
     except UnsupportedSlideError as error:
@@ -565,13 +543,7 @@ def _describe_error(path: Path, failure: str, advice: str) -> Iterator[None]:
 def _read_bounds(
     size: tuple[int, int], properties: dict[str, str]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (x, y) and (width, height) of the bounds of a slide, in level-0 pixels.
-
-    Parameters
-    ----------
-    size : (width, height) of level 0, the default
-    properties : OpenSlide's properties
-    """
+    """Return (x, y) and (width, height) of the bounds of a slide in level-0 pixels."""
     defaults = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
     x, y, width, height = (
         int(properties.get(f"openslide.bounds-{name}", value)) for name, value in defaults.items()

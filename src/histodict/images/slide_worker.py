@@ -64,11 +64,9 @@ def detect_library(path: str) -> str | None:
 
 
 class SlideServer:
-    """Handler of requests to the slide libraries, with at most one open slide.
+    """Handler of requests, with at most one open slide.
 
-    Attributes
-    ----------
-    idle_since : time of `time.monotonic` since which no slide is open; None if one is open
+    `idle_since` is the time (`time.monotonic`) since which no slide is open; None if one is open.
     """
 
     def __init__(self) -> None:
@@ -108,12 +106,7 @@ class SlideServer:
         return b""
 
     def execute(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Execute a request; return the status, and the result or the error message.
-
-        Parameters
-        ----------
-        name, *arguments : name and arguments of one of the methods above
-        """
+        """Call one of the methods above; return the status, and the result or error message."""
         stream: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,

@@ -58,7 +58,7 @@ class TrainingSet:
             records = list(self.manifest.records)
             for index, image in self.in_memory.items():
                 path = folder / f"image {index}.png"
-                pixels = image.picture.region(0, 0, *image.picture.size)
+                pixels = image.decoded.region(0, 0, *image.decoded.size)
                 pixels.save(path, compress_level=1)
                 records[index] = replace(records[index], path=path)
             yield replace(self.manifest, records=tuple(records), root=folder)

@@ -94,13 +94,9 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
 
 
 def _check_compressed_chunks(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
-    """Raise ValueError if a compressed chunk is too large, or decompresses to too many bytes.
+    """Raise ValueError if a compressed chunk is too large for a chunk of `n_bytes`.
 
-    Parameters
-    ----------
-    dataset : HDF5 dataset
-    n_bytes : size of a decompressed chunk
-    is_deflated : whether the filter is deflate, whose output is checked
+    If it is deflated, it is decompressed as far as necessary.
     """
     suspects = []
 
