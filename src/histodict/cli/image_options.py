@@ -444,12 +444,7 @@ class PixelInputOptions:
         """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
-        from ..images.file_types import (
-            is_unreadable_folder,
-            special_file_kind,
-            split_redundant_files,
-            with_brackets,
-        )
+        from ..images import file_types
         from ..precomputed.formats import check_libraries
         from ..utils.text_io import truncated_list
 
@@ -467,18 +462,22 @@ class PixelInputOptions:
         if not images and not listed_records:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"no images found in {names}{suggest_feature_folder(self.paths)}")
-        images, redundant = split_redundant_files(images)
+        images, redundant = file_types.split_redundant_files(images)
         if redundant:
             names = truncated_list([str(path) for path in redundant])
             warn(f"skipped, as another file of the same slide is listed: {names}")
-        closed = [path for path in left_out if is_unreadable_folder(path)]
+        closed = [path for path in left_out if file_types.is_unreadable_folder(path)]
         skipped = [path for path in left_out if path not in closed]
         if skipped:
             kinds = [
-                "folder" if os.path.isdir(path) else special_file_kind(path) for path in skipped
+                "folder" if os.path.isdir(path) else file_types.special_file_kind(path)
+                for path in skipped
             ]
             names = truncated_list(
-                [f"{path}{with_brackets(k)}" for path, k in zip(skipped, kinds, strict=True)]
+                [
+                    f"{path}{file_types.with_brackets(k)}"
+                    for path, k in zip(skipped, kinds, strict=True)
+                ]
             )
             warn(f"skipped masks, unsupported formats and invalid links: {names}")
         images += closed  # reported as failures
