@@ -282,7 +282,7 @@ def test_predictions_equal_those_of_the_plain_image(tmp_path):
         table = tmp_path / kind / "manifest.csv"
         table.write_text("\n".join(lines))
         manifest = read_manifest(table)
-        assert not check_readable(manifest.records, 1).bad
+        assert not check_readable(manifest.records, 1).unusable
         model = TissueClassifier(recipe, random_state=0).fit(manifest)
         found = [model.predict(record.path, mpp=record.mpp) for record in manifest.records]
         predictions[kind] = [

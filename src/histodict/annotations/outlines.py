@@ -109,13 +109,13 @@ class Annotations:
         return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
 
     @property
-    def names(self) -> Counter[str]:
+    def class_counts(self) -> Counter[str]:
         """Number of outlines of each class."""
         return Counter(outline.name for outline in self.outlines if not outline.is_hole)
 
     def describe(self) -> str:
         """Return a text with the number of outlines per class and of skipped objects."""
-        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
+        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.class_counts.items())]
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
     def select_outlines(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
@@ -126,7 +126,7 @@ class Annotations:
         ImageError
             If there are no such outlines.
         """
-        wanted = set(names) or set(self.names)
+        wanted = set(names) or set(self.class_counts)
         chosen = [outline for outline in self.outlines if outline.name in wanted]
         if any(not outline.is_hole for outline in chosen):
             return chosen
@@ -377,9 +377,9 @@ def _cumulative_counts(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the (first, end) pixels of intervals along an axis of `length` pixels.
+    """Return the (first, end) pixels of intervals [begin, begin + side) of an axis.
 
-    They are rounded as in `RegionMask`, and each interval has at least one pixel.
+    They are rounded as in `RegionMask` and within [0, length], with at least one pixel each.
     """
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)

@@ -247,7 +247,7 @@ def _match_warnings(
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
     """Raise ManifestError if there is neither an outline nor a labelled image of a class."""
     annotated = [record.annotations for record in manifest.records if record.annotations]
-    counts = sum((annotations.read().names for annotations in annotated), Counter[str]())
+    counts = sum((annotations.read().class_counts for annotations in annotated), Counter[str]())
     labels = {record.label for record in manifest.records}
     missing = [repr(name) for name in names if name not in counts and name not in labels]
     if missing:
@@ -297,7 +297,7 @@ def _split_record(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord
     """Return a record for each class that has outlines; see `split_by_annotation`."""
     if record.annotations is None:
         return [record] if record.label in names and record.mask is None else []
-    counts = record.annotations.read().names
+    counts = record.annotations.read().class_counts
     return [
         replace(
             record,

@@ -120,7 +120,7 @@ def read_class_folders(folder: Path, entries: Sequence[FolderEntry] | None = Non
 def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> list[Path]:
     """Return the sub-folders that are splits; an empty list if the sub-folders are classes."""
     with_images = [
-        path for path, below in subfolders.items() if any(e.kind == IMAGE for e in below)
+        path for path, entries in subfolders.items() if any(e.kind == IMAGE for e in entries)
     ]
     splits = [path for path in with_images if path.name.casefold() in SPLITS]
     others = [path.name for path in with_images if path not in splits]
@@ -135,13 +135,13 @@ def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> lis
 
 
 def _entries_by_subfolder(
-    folder: Path, below: Iterable[FolderEntry], layout: FolderLayout
+    folder: Path, all_entries: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
-    """Group entries by direct sub-folder of `folder`; add others to `layout` as not used."""
+    """Group the entries in the direct sub-folders of a folder; add its files to `layout`."""
     found: dict[Path, list[FolderEntry]] = {}
     entries: list[FolderEntry] = []
     depth = None
-    for entry in below:
+    for entry in all_entries:
         depth = entry.depth if depth is None else depth
         if entry.depth > depth:
             entries.append(entry)
@@ -155,11 +155,11 @@ def _entries_by_subfolder(
 
 
 def _add_class(
-    layout: FolderLayout, folder: Path, below: Iterable[FolderEntry], split: str | None
+    layout: FolderLayout, folder: Path, entries: Iterable[FolderEntry], split: str | None
 ) -> None:
     """Add the images among the entries of a class folder to `layout`."""
     n_before = len(layout.locations)
-    for entry in below:
+    for entry in entries:
         path, kind = entry.path, entry.kind
         if kind == IMAGE:
             # class / patient / slide / image
@@ -246,9 +246,9 @@ def _walk(
             if reason:
                 continue
             contains_images = False
-            for below in _walk(path, inner, above, depth + 1, visits):
-                contains_images |= below.kind == IMAGE
-                yield below
+            for inner_entry in _walk(path, inner, above, depth + 1, visits):
+                contains_images |= inner_entry.kind == IMAGE
+                yield inner_entry
             if ending in READERS and not contains_images:  # a folder named like an image
                 yield FolderEntry(path, IMAGE, depth, is_link)
 

@@ -158,7 +158,7 @@ def no_patients_warning(source: Path, n_images: int, remedy: str = "Add a column
 
 
 def multiple_splits_warning(source: Path, records: Sequence[ImageRecord]) -> str:
-    """Return a warning that training uses all splits; "" if there are less than two."""
+    """Return a warning that training uses all splits; "" if there are fewer than two."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""
@@ -231,7 +231,7 @@ class Manifest:
 
     @property
     def classes(self) -> list[str]:
-        """Class names in order; with two classes, the positive class is the last one."""
+        """Class names in `class_order` or sorted; of two, the positive class is then the last."""
         labels = {record.label for record in self.records if record.label}
         if self.class_order:
             return [name for name in self.class_order if name in labels]
@@ -342,7 +342,7 @@ def read_manifest(
         scanner, batch, mpp (µm per pixel), split and mask (see `ALIASES` for other names). The
         label is optional if there is a mask.
     columns : column names by field, such as {"patient": "source_image"}
-    labelled : whether a table must have labels or masks; not needed for prediction
+    labelled : whether a table must have labels or masks; not required for prediction
     features : folder of feature files that replace the images, which need not exist. The files are
         named like the slides in the column path or, without this column, in the column slide.
     allow_classes : names of rare classes that are correct, although they differ by one letter from
@@ -455,13 +455,13 @@ def _read_rows(
             f"{path}: the file is empty; the first line must contain the column names"
         )
     (_, header), *rows = rows
-    needed = ("path", "label") if labelled else ("path",)
-    column_indices = _find_columns(path, header, columns, needed, by_slide)
+    required = ("path", "label") if labelled else ("path",)
+    column_indices = _find_columns(path, header, columns, required, by_slide)
     table = [(line, _row_to_fields(path, line, row, header, column_indices)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: the table has no rows below the header")
     check_spelling(path, [cells.get("label", "") for _, cells in table])
-    records = [_make_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
+    records = [_make_record(f"{path}, line {line}", path.parent, c, required) for line, c in table]
     lines = [line for line, _ in table]
     check_duplicates(path, lines, records)
     check_files(path, lines, records, by_slide)
@@ -489,7 +489,11 @@ def _row_to_fields(
 
 
 def _find_columns(
-    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_slide: bool
+    path: Path,
+    header: list[str],
+    columns: Mapping[str, str],
+    required: Sequence[str],
+    by_slide: bool,
 ) -> dict[str, int]:
     """Return the index of the column of each field; raise ManifestError if a column is missing."""
     names = [name.strip().casefold() for name in header]
@@ -518,7 +522,7 @@ def _find_columns(
             )
     if by_slide and "slide" in indices:
         indices.setdefault("path", indices["slide"])
-    missing = [field for field in needed if field not in indices]
+    missing = [field for field in required if field not in indices]
     if "mask" in indices and missing == ["label"]:
         return indices
     if missing:

@@ -263,12 +263,12 @@ class ImageRecord:
 
 
 def is_known_patient(patient: str, image: object) -> bool:
-    """Return whether `patient` is the name of a patient, not empty or the name of the image."""
+    """Return whether `patient` is neither empty nor the name of the image."""
     return bool(patient) and PurePath(patient).name != PurePath(str(image)).name
 
 
 def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
-    """Return the numbers of known patients and of images without one; pairs (patient, path)."""
+    """Count the known patients, and the images without one, in pairs of patient and path."""
     known = [patient if is_known_patient(patient, image) else None for patient, image in pairs]
     return len(set(known) - {None}), known.count(None)
 

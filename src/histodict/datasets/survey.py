@@ -84,19 +84,19 @@ class ReadabilityReport:
     Attributes
     ----------
     n_images : number of checked images
-    bad : (record, reason) of each record that cannot be used
+    unusable : (record, reason) of each record that cannot be used
     """
 
     n_images: int
-    bad: list[tuple[ImageRecord, str]]
+    unusable: list[tuple[ImageRecord, str]]
 
     def check(self) -> None:
         """Raise ImageError if there are unusable images; the message lists the first ones."""
-        if self.bad:
+        if self.unusable:
             # An image may have several records.
-            reasons = list(dict.fromkeys(reason for _, reason in self.bad))
+            reasons = list(dict.fromkeys(reason for _, reason in self.unusable))
             names = "".join(f"\n  {line}" for line in first_of(reasons))
-            n_bad = len({record.path for record, _ in self.bad})
+            n_bad = len({record.path for record, _ in self.unusable})
             remedy = hint(
                 python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
             )
@@ -160,7 +160,7 @@ def drop_unreadable(
     The names of excluded images are added to `Manifest.skipped`. See `check_readable` for the
     parameters.
     """
-    bad = check_readable(manifest.records, n_jobs, callback, check).bad
+    bad = check_readable(manifest.records, n_jobs, callback, check).unusable
     unreadable = {record for record, _ in bad}
     indices = [index for index, record in enumerate(manifest.records) if record not in unreadable]
     skipped = tuple(manifest.name(record) for record, _ in bad)
@@ -171,7 +171,7 @@ def drop_unreadable(
 def with_pixel_size(
     manifest: Manifest, mpp: float | None = None, override_mpp: float | None = None
 ) -> Manifest:
-    """Return the images with pixel size `mpp` if theirs is unknown, or with `override_mpp`."""
+    """Return a manifest with pixel size `mpp` for images without one, or `override_mpp` for all."""
     if mpp is None and override_mpp is None:
         return manifest
     return replace(

@@ -258,7 +258,7 @@ def enable_worker_image_cache(run: str, n_processes: int) -> None:
 
 
 def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
-    """Return a decoded image file of `n_bytes` of memory, from the cache if possible."""
+    """Return a decoded image, from the cache if possible; `n_bytes` is its memory."""
     key = repr(found) if _CACHE.n_users and (found := stable_cache_key(path)) else ""
     image = _CACHE.get(key) if key else None
     if image is None:

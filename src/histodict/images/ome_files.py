@@ -161,7 +161,7 @@ def _number(value: Any) -> Any:
 def _make_level(
     file: _SharedFile, series: TiffPageSeries, image: OmeImage, cache: TileCache
 ) -> OmeLevel:
-    """Return a level of the main image, of the class for the storage of its pages (`series`)."""
+    """Return a level from its pages (`series`): a `_JpegLevel`, `_RowLevel` or `_SegmentLevel`."""
     if not image.is_whole or any(page is None for page in series.pages):
         raise UnreadableContentError(
             "part of the image is in another file; save it as a single file"
@@ -315,7 +315,7 @@ class OmeZarr(OmeBackend):
         subfolder = first_image_path(folder.attributes())
         image = read_multiscale(folder.attributes(subfolder or ""))
         cache = TileCache()
-        opened = [folder.open(_check_level_path(subfolder, name)) for name in image.paths]
+        opened = [folder.open(_join_level_path(subfolder, name)) for name in image.paths]
         levels = [_ChunkLevel(each, image, cache) for each in opened]
         super().__init__(path, levels, plausible_mpp(image.mpp))
         used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
@@ -339,7 +339,7 @@ def _open_zarr(path: str) -> ZarrFolder:
     return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
-def _check_level_path(subfolder: str | None, path: str) -> str:
+def _join_level_path(subfolder: str | None, path: str) -> str:
     """Join the paths of an image and its level; raise ValueError if the level is outside."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
@@ -375,5 +375,5 @@ class _ChunkLevel(OmeLevel):
 
 
 def _combined_side(chunk: int) -> int:
-    """Return the side of a tile of whole chunks of this side, near _TILE_PX or one chunk."""
+    """Return the multiple of the side `chunk` nearest to _TILE_PX, but at least one chunk."""
     return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

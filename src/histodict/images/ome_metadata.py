@@ -351,7 +351,7 @@ class OmeBackend:
 
 
 def _select_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Return the levels that are reductions of the first level, each smaller than the last one."""
+    """Return the first level and its reductions, each smaller than its predecessor."""
     found = [levels[0]]
     for level in levels[1:]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))

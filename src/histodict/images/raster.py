@@ -46,7 +46,7 @@ _N_BANDS = 3
 
 
 def white_level(path: Path, low: float, high: float, *, is_float: bool = False) -> float:
-    """Return the value of white for an image with this range of values, see the module docstring.
+    """Return the value of white for an image with this range of values; see the module docstring.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ class TiledLevel(ABC):
 
     @abstractmethod
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Return the tile (height, width, 4) with a row-major index; `out` may be filled for it."""
+        """Return the tile (height, width, 4) with a row-major index, in `out` or a new array."""
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
         """Return the pixels (height, width, 4) of a region; the last channel is unused.

@@ -318,7 +318,7 @@ def call_in_subprocess(function: Callable[[str], Result], path: Path) -> Result:
 
 
 def _request_with_retry(*request: str) -> tuple[_SlideHost, Bytes]:
-    """Send a request, again to a new process if the first dies; return process and reply."""
+    """Send a request, to a second process if the first dies; return the process and the reply."""
     process = _acquire_process()
     try:
         return process, _request_or_release(process, *request)

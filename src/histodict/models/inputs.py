@@ -311,7 +311,7 @@ def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, b
 
 def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Return the mask (rows, columns) of patches on tissue, without ignored areas."""
-    if record.annotations is None or IGNORED not in record.annotations.read().names:
+    if record.annotations is None or IGNORED not in record.annotations.read().class_counts:
         return patch_map.tissue
     return patch_map.tissue & ~map_patches_in_region(record, IGNORED, patch_map)
 

@@ -497,7 +497,7 @@ def _get_group(parent: Any, name: str) -> Any:
 
 
 def _read_values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return values of a group, without missing ones; `names` maps new names to those in it."""
+    """Return values of a group, without missing ones; `names` maps new names to keys."""
     found = {}
     for name, key in names.items() if group is not None else ():
         dataset = group.get(key)

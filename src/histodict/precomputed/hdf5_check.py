@@ -118,7 +118,7 @@ def _check_compressed_chunks(dataset: Any, n_bytes: int, is_deflated: bool) -> N
 
 
 def count_missing_chunks(dataset: Any) -> tuple[int, int]:
-    """Return the numbers of missing and of all chunks of an HDF5 dataset; 1 without chunks."""
+    """Return the numbers of missing and of all chunks; a contiguous dataset is one chunk."""
     if not math.prod(dataset.shape):
         return 0, 0
     if dataset.chunks is None:

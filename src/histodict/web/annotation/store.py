@@ -446,7 +446,7 @@ class ImportedAnnotations:
     @property
     def names(self) -> list[str]:
         """Sorted class names."""
-        return sorted(self.found.names)
+        return sorted(self.found.class_counts)
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
         """Yield the class name and the polygons of each outline with an area on the image."""
