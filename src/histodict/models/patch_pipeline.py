@@ -587,12 +587,10 @@ class PatchPipeline(ImagePipeline):
         self.class_reference_ = class_reference_from_arrays(arrays)
         annotated = self.with_atom_annotations(AtomAnnotations.from_list(content.atom_annotations))
         self.atom_annotations, self.method_ = annotated.atom_annotations, annotated.method_
-        aggregator_arrays = {
-            k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")
-        }
-        if aggregator_arrays:
+        if content.kind == "tissue-classifier":  # an aggregator may have no fitted arrays
+            rule = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
             name = self.recipe.aggregation
-            self.aggregator_ = AGGREGATORS[name](name=name, **aggregator_arrays)  # type: ignore[call-arg]
+            self.aggregator_ = AGGREGATORS[name](name=name, **rule)  # type: ignore[call-arg]
 
 
 def _patch_statistics(index: int, image_scores: ImageScores) -> PatchStatistics:
