@@ -489,11 +489,7 @@ def _row_to_fields(
 
 
 def _find_columns(
-    path: Path,
-    header: list[str],
-    columns: Mapping[str, str],
-    required: Sequence[str],
-    by_slide: bool,
+    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_slide: bool
 ) -> dict[str, int]:
     """Return the index of the column of each field; raise ManifestError if a column is missing."""
     names = [name.strip().casefold() for name in header]
@@ -522,7 +518,7 @@ def _find_columns(
             )
     if by_slide and "slide" in indices:
         indices.setdefault("path", indices["slide"])
-    missing = [field for field in required if field not in indices]
+    missing = [field for field in needed if field not in indices]
     if "mask" in indices and missing == ["label"]:
         return indices
     if missing:
