@@ -96,7 +96,7 @@ class Trained:
         abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
 
         def scores_of_image(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
-            image = MemoryImage.of_array(pixels, record.path.name)
+            image = MemoryImage.from_array(pixels, record.path.name)
             found = model._score_image(image, record.mpp).scores
             return abstaining if found is None else found
 

@@ -32,7 +32,7 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
     os.utime(tissue / "tissue" / "manifest.csv", (0, 0))
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     for _ in range(20):
         response = client.get(f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg")
         assert response.status_code == 200

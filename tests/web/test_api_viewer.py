@@ -108,7 +108,7 @@ def test_explanation_does_not_list_images(viewed, monkeypatch):
     client.get(address)
     places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
     place = next(place for place in places if client.get(place).json()["winner"])  # not background
-    tables = count_calls(monkeypatch, manifest, "_from_rows")
+    tables = count_calls(monkeypatch, manifest, "_read_rows")
     requests = count_calls(monkeypatch, training, "request_manifest")
     assert len(client.get(place).json()["similar"]) == 6
     assert (len(tables), len(requests)) == (0, 0)

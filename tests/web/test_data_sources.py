@@ -77,7 +77,7 @@ def test_image_among_thousands_is_found_quickly(user, sources, folder):
 
 
 def test_table_is_read_once_and_again_after_a_change(sources, folder, monkeypatch):
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     settle(folder)
@@ -94,7 +94,7 @@ def test_table_is_read_once_and_again_after_a_change(sources, folder, monkeypatc
 
 def test_recent_change_is_not_cached(sources, folder, monkeypatch):
     """Two changes within the resolution of file times look like one."""
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     for _ in range(3):

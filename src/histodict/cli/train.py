@@ -391,7 +391,7 @@ def _score_images(
         report = check_readable(images, model.n_jobs, callback)
         if not skip_unreadable:
             report.check()
-        reasons = {record.path: reason for record, reason in report.bad}
+        reasons = {record.path: reason for record, reason in report.unusable}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("predict", 0, len(images), work=fractions[0]))
         for index, image in enumerate(images):

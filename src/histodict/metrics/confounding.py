@@ -364,7 +364,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     -------
     list of Association
     """
-    records = [r for r in manifest.records if r.label and not r.is_mapped]
+    records = [r for r in manifest.records if r.label and not r.has_regions]
     image_data = [image_properties(record) for record in records]
     properties: dict[str, Values] = {
         name: [getattr(record, name) for record in records] for name in _RECORDED_PROPERTIES

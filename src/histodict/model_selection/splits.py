@@ -178,7 +178,7 @@ def required_classes(records: Iterable[ImageRecord]) -> set[str]:
     -------
     set of str
     """
-    return {record.label for record in records if not record.is_mapped}
+    return {record.label for record in records if not record.has_regions}
 
 
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:

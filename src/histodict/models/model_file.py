@@ -30,7 +30,7 @@ from ..decision.aggregation import n_scores
 from ..decision.atom_annotations import check_notes
 from ..decision.threshold import check_tuning
 from ..encoders import get_patch_features, needs_no_consent
-from ..images.file_types import refuse_odd
+from ..images.file_types import check_not_special
 from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
@@ -365,7 +365,7 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the JSON text of the header, and the arrays; raise ModelFileError if unreadable."""
-    refuse_odd(path, ModelFileError)
+    check_not_special(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: file not found")
     with path.open("rb") as file:

@@ -86,7 +86,7 @@ class SamplingArea:
     @classmethod
     def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
         """Return one area outside and one inside the region; without mask, the whole image."""
-        if not record.is_mapped:
+        if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
 

@@ -27,7 +27,7 @@ from ..datasets.record import ImageRecord
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
-from ..images.pixel_size import file_pixel_size, how_to_set, size_hint
+from ..images.pixel_size import file_pixel_size, pixel_size_advice, size_hint
 from ..images.source import ImageSource, open_image
 from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
@@ -403,7 +403,7 @@ def image_downsample(
             file_hint = size_hint(path)
             raise ImageError(
                 f"{path}: the pixel size is unknown, and the model works at {recipe.mpp:g} µm "
-                f"per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
+                f"per pixel: {pixel_size_advice()}{file_hint and f'. {file_hint}'}"
             )
         factor = recipe.mpp / mpp
         if factor < 0.95:
@@ -510,7 +510,7 @@ class PrecomputedImage(PreparedImage):
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors of the patches with these indices among the used patches."""
-        return self._file.read_some(self._rows[positions])
+        return self._file.read_rows(self._rows[positions])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
@@ -543,7 +543,7 @@ def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetad
     """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
         file.check()
-    mismatches = file.origin.differences(trained) if trained else []
+    mismatches = file.metadata.differences(trained) if trained else []
     if mismatches:
         raise ImageError(
             f"{file.path}: its features differ from those of the training slides: "

@@ -261,7 +261,7 @@ def _covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) 
     If the size is unknown, an empty row and column mark the area beyond as unknown.
     """
     side = file.side
-    unit = side / file.origin.patch_px if file.origin.patch_px else 1.0
+    unit = side / file.metadata.patch_px if file.metadata.patch_px else 1.0
     if not (side / unit).is_integer() or not (step / unit).is_integer():
         unit = 1.0
     patch_px, stride_px = max(1, round(side / unit)), max(1, round(step / unit))

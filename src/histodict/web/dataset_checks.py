@@ -83,7 +83,7 @@ def summarize_image(
     except Exception as error:
         return ImageSummary(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
-    bad = check_readable([record], 1).bad if record.is_mapped else []
+    bad = check_readable([record], 1).unusable if record.has_regions else []
     return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
 
 
@@ -365,7 +365,7 @@ def describe_findings(manifest: Manifest, record: ImageRecord, reason: str) -> d
 
 def check_training_images(job: Job, manifest: Manifest, callback: Callback) -> None:
     """Read every image; raise ValueError for unreadable ones unless the user excludes them."""
-    unreadable = check_readable(manifest.records, None, callback).bad
+    unreadable = check_readable(manifest.records, None, callback).unusable
     bad = [describe_findings(manifest, record, reason) for record, reason in unreadable]
     write_checked_json(job.folder / "bad-images.json", bad)
     if bad and not excludes_unreadable_images(job):

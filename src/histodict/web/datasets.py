@@ -176,7 +176,7 @@ class Dataset:
     @property
     def is_labelled(self) -> bool:
         """Whether any image has a label, a mask or annotations."""
-        return any(record.label or record.is_mapped for record in self.manifest.records)
+        return any(record.label or record.has_regions for record in self.manifest.records)
 
     @property
     def colours(self) -> dict[str, str]:
@@ -570,7 +570,7 @@ def _read_table(table: Path) -> Manifest:
         return read_manifest(table)
     except ManifestError:
         manifest = read_manifest(table, labelled=False)
-        if any(record.label or record.is_mapped for record in manifest.records):
+        if any(record.label or record.has_regions for record in manifest.records):
             raise
     note = f"{table}: the table has no label column{NO_LABELS_NOTE}"
     return replace(manifest, warnings=(note,))

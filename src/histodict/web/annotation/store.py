@@ -27,7 +27,7 @@ import shapely
 from numpy.typing import NDArray
 
 from ...annotations.annotation_file import ImageGeometry, check_outlines_inside, read_geojson
-from ...annotations.outlines import Annotations, Ring, find_self_intersections, is_tangled
+from ...annotations.outlines import Annotations, Ring, find_self_intersections, is_too_complex
 from ...patches.patch_map import class_rgb
 from ...utils.files import atomic_write
 from ...utils.text_io import pluralize, write_checked_json
@@ -81,7 +81,7 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 def count_intersections(ring: Ring) -> float:
     """Return the number of self-intersections of a ring; counting stops at MAX_INTERSECTIONS."""
-    if is_tangled(ring):
+    if is_too_complex(ring):
         return np.inf
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
 
@@ -437,7 +437,7 @@ class ImportedAnnotations:
         """
         path = Path(name[-_MAX_FILE_NAME:] or "the file")
         annotations = read_geojson(path, data)
-        annotations.outlines_of()  # raises ValueError without outlines
+        annotations.select_outlines()  # raises ValueError without outlines
         _check_size(path, annotations)
         check_outlines_inside(path, annotations.outlines, image)
         _check_crossings(path, annotations)
@@ -446,7 +446,7 @@ class ImportedAnnotations:
     @property
     def names(self) -> list[str]:
         """Sorted class names."""
-        return sorted(self.found.names)
+        return sorted(self.found.class_counts)
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
         """Yield the class name and the polygons of each outline with an area on the image."""
@@ -469,8 +469,10 @@ def _check_size(path: Path, imported: Annotations) -> None:
 
 def _check_crossings(path: Path, imported: Annotations) -> None:
     """Raise ValueError for outlines with too many self-intersections."""
-    n = len({id(outline) for outline, *_ in imported.crossings})
-    n_places = sum(count_intersections(ring) for _, ring, _ in imported.crossings[:_MAX_CROSSINGS])
+    n = len({id(outline) for outline, *_ in imported.self_intersections})
+    n_places = sum(
+        count_intersections(ring) for _, ring, _ in imported.self_intersections[:_MAX_CROSSINGS]
+    )
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.routing import Route
 
-from ...datasets.survey import common_size, with_pixel_size
+from ...datasets.survey import common_pixel_size, with_pixel_size
 from ...methods.registry import METHODS, get_method
 from ...models import Plan
 from ...models.recipe import default_region_preset
@@ -143,7 +143,9 @@ def _check_images(
     if report.refused:
         raise ValueError(report.refused[0])
     readable = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
-    common_size(with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp)
+    common_pixel_size(
+        with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp
+    )
 
 
 def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
