@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..decision.threshold import describe_tuning
 from ..models import Model, load_model
@@ -20,6 +19,7 @@ from ..utils.files import atomic_write, file_key
 from ..utils.text_io import shorten, write_checked_json
 from .datasets import Dataset
 from .jobs import DONE, IMPORTED, Job
+from .schema import Json
 from .workspace import DataFolders, UserWorkspace, short_id
 
 
@@ -30,8 +30,8 @@ class ModelProfile:
     Attributes
     ----------
     name : name of the job
-    is_file : whether the model was imported from a file
-    images : id of the training set; of an imported model, a unique id
+    is_imported : whether the model was imported from a file
+    training_set : id of the training set; of an imported model, a unique id
     classes : class names
     mpp : µm per pixel at which the model works, or of its training images; None if unknown
     features : patch features
@@ -40,8 +40,8 @@ class ModelProfile:
     """
 
     name: str
-    is_file: bool
-    images: str
+    is_imported: bool
+    training_set: str
     classes: tuple[str, ...]
     mpp: float | None
     features: str
@@ -60,11 +60,11 @@ class ModelProfile:
         return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
 
 
-def incompatibilities(profile: ModelProfile, dataset: Dataset) -> list[str]:
+def compatibility_warnings(profile: ModelProfile, dataset: Dataset) -> list[str]:
     """Return warnings about using a model on a data set; empty for its training set."""
-    if profile.images == dataset.id:
+    if profile.training_set == dataset.id:
         return []
-    source = "comes from a file" if profile.is_file else "was trained on other images"
+    source = "comes from a file" if profile.is_imported else "was trained on other images"
     warnings = [f"This model {source} ({profile.name}): its accuracy on these images is unknown."]
     if profile.tuning:
         warnings.append(f"Its decision was changed after training: {profile.tuning}.")
@@ -83,7 +83,7 @@ def incompatibilities(profile: ModelProfile, dataset: Dataset) -> list[str]:
     return warnings
 
 
-def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
+def model_differences(one: ModelProfile, other: ModelProfile) -> list[str]:
     """Return descriptions of the differences in classes, images and patches of two models."""
     descriptions = []
     if set(one.classes) != set(other.classes):
@@ -91,7 +91,7 @@ def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
             f"The models have different classes: {_join_names(one.classes)}, and "
             f"{_join_names(other.classes)}."
         )
-    if one.images != other.images:
+    if one.training_set != other.training_set:
         descriptions.append("The models were probably trained on different images.")
     if one.mpp != other.mpp:
         descriptions.append(
@@ -169,7 +169,7 @@ def _load_copy(copy: Path, name: str) -> Model:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
-def _imported_model_request(path: Path, model: Model) -> dict[str, Any]:
+def _imported_model_request(path: Path, model: Model) -> Json:
     """Return the request of a finished job for an imported model."""
     return {
         "kind": IMPORTED,

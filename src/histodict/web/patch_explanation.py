@@ -7,7 +7,6 @@ A patch vector y is coded as s over the atoms of all classes. The part of class 
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +20,25 @@ from ..patches.grid import PatchGrid
 from ..patches.patch_map import NO_TISSUE, PatchMap
 from ..patches.rendering import magnify, png_data_uri, render_vector
 from ..utils.cache import Key, LRUCache
+from .schema import Json
 
 _N_ATOMS = 8
 NO_TISSUE_HERE = "No tissue found here: background, or unstained mucin or lumen"
-Chunk = tuple[NDArray[np.bool_], NDArray[np.float32]]
+ChunkFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
 class CachedPreparedImage(PreparedImage):
     """Prepared image with a cache of the features of its chunks."""
 
-    def add(self, chunks: LRUCache[Chunk], key: Key) -> None:
+    def set_cache(self, chunks: LRUCache[ChunkFeatures], key: Key) -> None:
         """Set the cache and the key of the prepared image in it."""
         self._chunks, self._key = chunks, key
 
-    def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> Chunk:
+    def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> ChunkFeatures:
         """Return tissue mask and features of a chunk, from the cache."""
         make = super().chunk_features
 
-        def compute() -> tuple[Chunk, int]:
+        def compute() -> tuple[ChunkFeatures, int]:
             chunk = make(grid, rows, columns)
             return chunk, sum(part.nbytes for part in chunk)
 
@@ -61,7 +61,7 @@ def explain(
     gallery: PatchSample | None,
     row: int,
     column: int,
-) -> dict[str, Any]:
+) -> Json:
     """Return the explanation of a patch as JSON values.
 
     Parameters
@@ -77,13 +77,7 @@ def explain(
         raise KeyError("there is no such patch")
     predicted = int(patch_map.predicted_classes[row, column])
     x, y = grid.corner(row, column)
-    patch_fields: dict[str, Any] = {
-        "row": row,
-        "column": column,
-        "x": x,
-        "y": y,
-        "side": grid.patch_side,
-    }
+    patch_fields: Json = {"row": row, "column": column, "x": x, "y": y, "side": grid.patch_side}
     if predicted == NO_TISSUE:
         reason = _exclusion_reason(prepared_image, patch_centre(patch_map, row, column))
         return patch_fields | {"winner": None, "words": reason}
@@ -164,20 +158,18 @@ def _decompose_patch(
     vector: NDArray[np.float32],
     code: csr_array,
     distances: NDArray[np.float64],
-) -> dict[str, Any]:
+) -> Json:
     """Return distance and reconstruction per class, and the atoms with the largest weights.
 
     Reconstructions are missing for methods whose atoms do not belong to classes.
     """
     weights = code.toarray()[0]
-    classes: list[dict[str, Any]] = [
+    classes: list[Json] = [
         {"name": name, "residual": float(distance)}
         for name, distance in zip(names, distances, strict=True)
     ]
     used = np.argsort(-np.abs(weights), kind="stable")[:_N_ATOMS]
-    rows: list[dict[str, Any]] = [
-        {"atom": int(k), "weight": float(weights[k])} for k in used if weights[k]
-    ]
+    rows: list[Json] = [{"atom": int(k), "weight": float(weights[k])} for k in used if weights[k]]
     parts = {"classes": classes, "atoms": rows, "n_atoms_used": int(np.count_nonzero(weights))}
     if atoms is None:
         return parts | {"is_residual": False}

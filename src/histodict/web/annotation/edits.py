@@ -22,6 +22,7 @@ from ...datasets.annotated import split_by_annotation
 from ...datasets.manifest import ImageRecord, Manifest
 from ...utils.text_io import pluralize
 from ..datasets import Dataset
+from ..schema import Json
 from ..workspace import new_id
 from .store import (
     AnnotationClass,
@@ -32,17 +33,17 @@ from .store import (
     Size,
     add_class,
     annotated_images,
-    area,
     buffer_path,
     class_colours,
+    compute_area,
     find_class,
-    geojson,
     has_name,
     polygonize,
     read_classes,
     shape_polygons,
     snapshot_annotations,
     subtract,
+    to_geojson,
     update_class,
 )
 from .store import write_classes as _write_classes
@@ -121,13 +122,13 @@ TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
 def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
     """Create a shape with a new id."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
-    return Shape(id=new_id(), label=label, tool=tool, area=area(polygons), polygons=corners)
+    return Shape(id=new_id(), label=label, tool=tool, area=compute_area(polygons), polygons=corners)
 
 
 # --- edits of an image ----------------------------------------------------------------------------
 
 
-def draw(
+def apply_stroke(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
     """Add the shape of a stroke; with the eraser, subtract it from existing shapes."""
@@ -144,7 +145,7 @@ def draw(
             added.append(new_shape(str(class_id), stroke.tool, polygons))
         elif not removed:
             raise ValueError("there is nothing to erase here")
-        return store.changed(removed, added)
+        return store.with_change(removed, added)
 
     return _apply_change(dataset, image, change)
 
@@ -164,7 +165,7 @@ def _subtract(
     return removed, added
 
 
-def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
+def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
     """Change the class of a shape."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
@@ -172,22 +173,22 @@ def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> An
         class_id = find_class(read_classes(dataset.folder), label).id
         new = old.copy()
         new["id"], new["label"] = new_id(), class_id
-        return store.changed([old], [new])
+        return store.with_change([old], [new])
 
     return _apply_change(dataset, image, change)
 
 
-def remove(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
+def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
     """Remove a shape."""
-    return _apply_change(dataset, image, lambda store: store.changed([store.find(shape_id)], []))
+    return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
-def undo(dataset: Dataset, image: str) -> AnnotationStore:
+def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
     """Undo the last change."""
     return _apply_change(dataset, image, AnnotationStore.undo)
 
 
-def redo(dataset: Dataset, image: str) -> AnnotationStore:
+def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
     """Redo the last undone change."""
     return _apply_change(dataset, image, AnnotationStore.redo)
 
@@ -202,12 +203,10 @@ def import_annotations(
             if not any(has_name(class_, name) for class_ in classes):
                 classes = add_class(classes, name, imported.colours.get(name))
         ids = {name: next(c.id for c in classes if has_name(c, name)) for name in imported.names}
-        shapes = [
-            new_shape(ids[name], "file", polygons) for name, polygons in imported.shapes(size)
-        ]
+        shapes = [new_shape(ids[name], "file", rings) for name, rings in imported.shapes(size)]
         if not shapes:
             raise ValueError("the file has no outline with an area on this image")
-        store = AnnotationStore.read(dataset.folder, image).changed([], shapes)
+        store = AnnotationStore.read(dataset.folder, image).with_change([], shapes)
         _write_classes(dataset.folder, classes)  # before the shapes, which refer to them
         store.write(dataset.folder, image)
     return store
@@ -232,14 +231,14 @@ def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[Annotation
         if class_id is None:
             classes = add_class(classes, body.get("name"), body.get("colour"))
         elif body.get("remove") is True:
-            classes = _without_class(dataset, classes, find_class(classes, class_id))
+            classes = _remove_class(dataset, classes, find_class(classes, class_id))
         else:
             classes = update_class(classes, class_id, body)
         _write_classes(dataset.folder, classes)
     return classes
 
 
-def _without_class(
+def _remove_class(
     dataset: Dataset, classes: Sequence[AnnotationClass], removed: AnnotationClass
 ) -> list[AnnotationClass]:
     images = annotated_images(dataset.folder)
@@ -254,7 +253,7 @@ def _without_class(
             f"{pluralize(n_shapes, 'shape')} of {removed.name!r}: remove its shapes first"
         )
     for image, store in stores.items():
-        if removed.id in store.labels:
+        if removed.id in store.class_ids:
             _clear_history(dataset, image, store)
     return [class_ for class_ in classes if class_ is not removed]
 
@@ -276,11 +275,9 @@ def known_labels_manifest(dataset: Dataset) -> Manifest:
         return dataset.manifest
     names = {class_.id: class_.name for class_ in read_classes(dataset.folder)}
     records = []
-    for image, record in _annotated(dataset):
+    for image, record in _annotated_records(dataset):
         class_ids = {shape["label"] for shape in AnnotationStore.read(dataset.folder, image).shapes}
-        records += [
-            replace(record, label=names[class_id]) for class_id in names if class_id in class_ids
-        ]
+        records += [replace(record, label=names[id_]) for id_ in names if id_ in class_ids]
     included = tuple(record for record in records if record.label != IGNORED)
     return replace(dataset.manifest, records=included)
 
@@ -289,10 +286,10 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
     """Return a record for each class annotated in an image, with snapshots of the annotations."""
     classes = read_classes(dataset.folder)
     records = []
-    for image, record in _annotated(dataset):
+    for image, record in _annotated_records(dataset):
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
-            path = snapshot_annotations(dataset.folder, image, geojson(shapes, classes))
+            path = snapshot_annotations(dataset.folder, image, to_geojson(shapes, classes))
             records.append(replace(record, annotations=AnnotationFile(path)))
     names = known_labels_manifest(dataset).classes
     if len(names) < 2:
@@ -300,14 +297,15 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
     return split_by_annotation(replace(dataset.manifest, records=tuple(records)), names)
 
 
-def n_shapes(dataset: Dataset) -> int:
+def count_shapes(dataset: Dataset) -> int:
     """Return the number of shapes of a data set."""
     return sum(
-        len(AnnotationStore.read(dataset.folder, image).shapes) for image, _ in _annotated(dataset)
+        len(AnnotationStore.read(dataset.folder, image).shapes)
+        for image, _ in _annotated_records(dataset)
     )
 
 
-def annotation_summary(dataset: Dataset) -> dict[str, Any]:
+def annotation_summary(dataset: Dataset) -> Json:
     """Return classes, patients and number of annotated images, for the page."""
     manifest = known_labels_manifest(dataset)
     return {
@@ -318,9 +316,9 @@ def annotation_summary(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _annotated(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
+def _annotated_records(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
     """Return (id, record) of annotated images that still exist, after checking their paths."""
-    records = dataset.listing.by_id
+    records = dataset.index.by_id
     return [
         (image, dataset.image(image))
         for image in annotated_images(dataset.folder)

@@ -31,7 +31,8 @@ from ...annotations.outlines import Annotations, Ring, find_self_intersections, 
 from ...patches.patch_map import class_rgb
 from ...utils.files import atomic_write
 from ...utils.text_io import pluralize, write_checked_json
-from ..workspace import damaged_file_error, is_id, new_id, read_fields, read_json
+from ..schema import Json
+from ..workspace import Kind, damaged_file_error, is_id, new_id, read_fields, read_json
 
 Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y and not closed
 Size = tuple[int, int]
@@ -54,9 +55,7 @@ def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Po
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
     starts = range(0, len(corners) - 1, _POINTS_PER_PIECE)
-    pieces = [
-        shapely.LineString(corners[start : start + _POINTS_PER_PIECE + 1]) for start in starts
-    ]
+    pieces = [shapely.LineString(corners[i : i + _POINTS_PER_PIECE + 1]) for i in starts]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
     return _to_polygons(_clip(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
@@ -88,7 +87,8 @@ def count_intersections(ring: Ring) -> float:
 
 def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list[Polygon] | None:
     """Subtract polygons from others; None if they do not overlap."""
-    near = [_overlap(bounding_box([polygon]), bounding_box(subtracted)) for polygon in polygons]
+    box = bounding_box(subtracted)
+    near = [_boxes_overlap(bounding_box([polygon]), box) for polygon in polygons]
     if not any(near):
         return None
     cutter = shapely.union_all(
@@ -110,12 +110,12 @@ def bounding_box(polygons: Sequence[Polygon]) -> Box:
     return outer.min(axis=0), outer.max(axis=0)
 
 
-def area(polygons: Sequence[Polygon]) -> float:
+def compute_area(polygons: Sequence[Polygon]) -> float:
     """Return the area of polygons that do not cross themselves, in level-0 pixels."""
     return float(sum(shapely.Polygon(outer, holes).area for outer, *holes in polygons))
 
 
-def _overlap(one: Box, other: Box) -> bool:
+def _boxes_overlap(one: Box, other: Box) -> bool:
     (low, high), (low_other, high_other) = one, other
     return bool((low < high_other).all() and (low_other < high).all())
 
@@ -235,9 +235,7 @@ def _validate_name(name: object, others: Sequence[AnnotationClass]) -> str:
     text = _normalized_name(name)
     if not 0 < len(text) <= _MAX_NAME:
         raise ValueError(f"the name of a class must have 1 to {_MAX_NAME} characters")
-    invalid = [
-        letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")
-    ]
+    invalid = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co")]
     if invalid:
         raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
     for other in others:
@@ -272,7 +270,7 @@ _MAX_CHANGES = 100
 MAX_SHAPES = 5000
 MAX_CORNERS = 500_000
 _MAX_HISTORY_CORNERS = 200_000  # of the history, which is written with every stroke
-_FIELDS: dict[str, Any] = {"shapes": list, "done": list, "undone": list}
+_FIELDS: dict[str, Kind] = {"shapes": list, "done": list, "undone": list}
 
 
 class Shape(TypedDict):
@@ -303,13 +301,13 @@ class AnnotationStore:
     """Shapes of an image, changes that can be undone, and changes that can be redone."""
 
     shapes: list[Shape]
-    done: list[Change]
-    undone: list[Change]
+    undo_stack: list[Change]
+    redo_stack: list[Change]
 
     @classmethod
     def read(cls, folder: Path, image: str) -> AnnotationStore:
         """Read the annotations of an image."""
-        path = _file(folder, image)
+        path = _annotation_file(folder, image)
         if not path.exists():
             return cls([], [], [])
         content = read_fields(path, _FIELDS)
@@ -326,30 +324,31 @@ class AnnotationStore:
 
     def write(self, folder: Path, image: str) -> None:
         """Write the annotations of an image."""
-        content = {"shapes": self.shapes, "done": self.done, "undone": self.undone}
-        write_checked_json(_file(folder, image), content)
+        content = {"shapes": self.shapes, "done": self.undo_stack, "undone": self.redo_stack}
+        write_checked_json(_annotation_file(folder, image), content)
 
-    def changed(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
+    def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
         """Return the annotations after a change, which clears the changes to redo."""
         change = list(removed), list(added)
-        shapes = _apply(self.shapes, change)
+        shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)
-        return AnnotationStore(shapes, _within_limits([*self.done, change]), [])
+        return AnnotationStore(shapes, _truncate_history([*self.undo_stack, change]), [])
 
     def undo(self) -> AnnotationStore:
         """Return the annotations before the last change."""
-        if not self.done:
+        if not self.undo_stack:
             raise ValueError("there is nothing to undo")
-        *done, (removed, added) = self.done
-        shapes = _apply(self.shapes, (added, removed))
-        return AnnotationStore(shapes, done, [*self.undone, (removed, added)])
+        *done, (removed, added) = self.undo_stack
+        shapes = _apply_change(self.shapes, (added, removed))
+        return AnnotationStore(shapes, done, [*self.redo_stack, (removed, added)])
 
     def redo(self) -> AnnotationStore:
         """Return the annotations with the last undone change."""
-        if not self.undone:
+        if not self.redo_stack:
             raise ValueError("there is nothing to redo")
-        *undone, change = self.undone
-        return AnnotationStore(_apply(self.shapes, change), [*self.done, change], undone)
+        *undone, change = self.redo_stack
+        shapes = _apply_change(self.shapes, change)
+        return AnnotationStore(shapes, [*self.undo_stack, change], undone)
 
     def find(self, shape_id: object) -> Shape:
         """Return the shape with this id; raise KeyError if there is none."""
@@ -359,25 +358,25 @@ class AnnotationStore:
         raise KeyError("the shape does not exist; it may have been removed. Reload the page")
 
     @property
-    def labels(self) -> set[str]:
+    def class_ids(self) -> set[str]:
         """Ids of the classes of all shapes, including those in the history."""
-        changes = (part for change in (*self.done, *self.undone) for part in change)
+        changes = (part for change in (*self.undo_stack, *self.redo_stack) for part in change)
         return {shape["label"] for part in (self.shapes, *changes) for shape in part}
 
 
-def _file(folder: Path, image: str) -> Path:
+def _annotation_file(folder: Path, image: str) -> Path:
     if not is_id(image):  # it becomes part of a path
         raise KeyError("the image does not exist")
     return folder / "sheets" / f"{image}.json"
 
 
-def _apply(shapes: Sequence[Shape], change: Change) -> list[Shape]:
+def _apply_change(shapes: Sequence[Shape], change: Change) -> list[Shape]:
     removed, added = change
     removed_ids = {shape["id"] for shape in removed}
     return [*(shape for shape in shapes if shape["id"] not in removed_ids), *added]
 
 
-def _within_limits(changes: list[Change]) -> list[Change]:
+def _truncate_history(changes: list[Change]) -> list[Change]:
     """Return the latest changes that fit the limits, at least one."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
@@ -404,7 +403,7 @@ def annotated_images(folder: Path) -> list[str]:
 
 def last_change(folder: Path, image: str) -> int:
     """Return the time of the last change of an image's annotations, in nanoseconds."""
-    return _file(folder, image).stat().st_mtime_ns
+    return _annotation_file(folder, image).stat().st_mtime_ns
 
 
 def shape_polygons(shape: Shape) -> list[Polygon]:
@@ -422,7 +421,7 @@ _MAX_CROSSINGS = 150  # self-intersecting outlines in a file
 class ImportedAnnotations:
     """Outlines of a file with class names and colours."""
 
-    found: Annotations
+    annotations: Annotations
     colours: Mapping[str, str]
     notes: list[str]
 
@@ -438,25 +437,26 @@ class ImportedAnnotations:
         path = Path(name[-_MAX_FILE_NAME:] or "the file")
         annotations = read_geojson(path, data)
         annotations.outlines_of()  # raises ValueError without outlines
-        _check_size(path, annotations)
+        _check_counts(path, annotations)
         check_outlines_inside(path, annotations.outlines, image)
         _check_crossings(path, annotations)
-        return cls(annotations, _colours(json.loads(data.decode("utf-8-sig"))), annotations.notes())
+        colours = _read_colours(json.loads(data.decode("utf-8-sig")))
+        return cls(annotations, colours, annotations.notes())
 
     @property
     def names(self) -> list[str]:
         """Sorted class names."""
-        return sorted(self.found.names)
+        return sorted(self.annotations.names)
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
         """Yield the class name and the polygons of each outline with an area on the image."""
-        for outline in self.found.outlines:
+        for outline in self.annotations.outlines:
             polygons = polygonize(outline.rings, size)
             if polygons:
                 yield outline.name, polygons
 
 
-def _check_size(path: Path, imported: Annotations) -> None:
+def _check_counts(path: Path, imported: Annotations) -> None:
     """Raise ValueError for too many outlines or corners."""
     n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
     if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
@@ -478,7 +478,7 @@ def _check_crossings(path: Path, imported: Annotations) -> None:
         )
 
 
-def _colours(content: Any) -> dict[str, str]:
+def _read_colours(content: Any) -> dict[str, str]:
     """Return the colours of a GeoJSON file by class name, also of versions before QuPath 0.4."""
     if isinstance(content, dict):
         content = content.get("features", [content])
@@ -499,7 +499,7 @@ def _is_byte(value: Any) -> bool:
     return type(value) is int and 0 <= value < 256
 
 
-def geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
+def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
     """Return shapes as GeoJSON in ASCII, as some versions of QuPath assume the system encoding."""
     class_by_id = {class_.id: class_ for class_ in classes}
     features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
@@ -507,7 +507,7 @@ def geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> byte
     return f'{{"type":"FeatureCollection","features":[\n{text}\n]}}\n'.encode("ascii")
 
 
-def _feature(shape: Shape, class_: AnnotationClass) -> dict[str, Any]:
+def _feature(shape: Shape, class_: AnnotationClass) -> Json:
     polygons = [[[*ring, ring[0]] for ring in rings] for rings in shape["polygons"]]
     is_single = len(polygons) == 1
     return {

@@ -32,7 +32,7 @@ _TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 class Suggestion(NamedTuple):
     """Index of a suggested candidate, with uncertainty and novelty from 0 to 1."""
 
-    position: int
+    candidate: int
     uncertainty: float
     novelty: float
 
@@ -53,19 +53,17 @@ def suggest(
         return []
     scale = np.vstack([descriptors, labelled]).std(axis=0) + 1e-9
     descriptors, labelled = descriptors / scale, labelled / scale
-    distances = (
-        cdist(descriptors, labelled).min(axis=1) if len(labelled) else _typicality(descriptors)
-    )
-    uncertainty, is_left, suggestions = (
-        1 - _ranks(margins),
-        np.ones(len(margins), bool),
-        list[Suggestion](),
-    )
+    if len(labelled):
+        distances = cdist(descriptors, labelled).min(axis=1)
+    else:
+        distances = _median_proximity(descriptors)
+    uncertainty, is_available = 1 - _ranks(margins), np.ones(len(margins), bool)
+    suggestions = list[Suggestion]()
     for _ in range(min(n, len(margins))):
         novelty = _ranks(distances)
-        best = int(np.argmax(np.where(is_left, uncertainty * novelty, -1.0)))
+        best = int(np.argmax(np.where(is_available, uncertainty * novelty, -1.0)))
         suggestions.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
-        is_left[best] = False
+        is_available[best] = False
         distances = np.minimum(distances, np.linalg.norm(descriptors - descriptors[best], axis=1))
     return suggestions
 
@@ -78,7 +76,7 @@ def _ranks(values: FloatArray) -> FloatArray:
     return ranks
 
 
-def _typicality(descriptors: FloatArray) -> FloatArray:
+def _median_proximity(descriptors: FloatArray) -> FloatArray:
     """Return negative distances from the median descriptor, to rank candidates without labels."""
     return -np.linalg.norm(descriptors - np.median(descriptors, axis=0), axis=1)
 
@@ -97,16 +95,14 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
     spread = pixels_of_tissue.std(axis=0)
     standardised = (pixels_of_tissue - pixels_of_tissue.mean(axis=0)) / (spread + 1e-6)
     correlations = (standardised.T @ standardised / len(standardised))[np.triu_indices(3, 1)]
-    textures = [
-        float(np.abs(grey - ndimage.uniform_filter(grey, size)).mean()) for size in (3, 5, 9)
-    ]
+    textures = [float(np.abs(grey - ndimage.uniform_filter(grey, n)).mean()) for n in (3, 5, 9)]
     blurred = float(ndimage.gaussian_filter(grey, 8).std())
     return np.array(
         [*pixels_of_tissue.mean(axis=0), *spread, *correlations, *textures, blurred, tissue.mean()]
     )
 
 
-def normalized_margin(prediction: Mapping[str, Any]) -> float | None:
+def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
     """Return the margin of a prediction, in the unit of its model; None without tissue."""
     for fractions in (prediction["probabilities"], prediction["shares"]):
         if prediction["answer"] is not None and len(fractions) > 2 - bool(
@@ -136,14 +132,14 @@ class MapRegion:
 
     Attributes
     ----------
-    positions : rows and columns of the patch map
+    slices : rows and columns of the patch map
     box : left, top, right, bottom
-    normalized_margin : mean margin of its tissue patches
+    mean_margin : mean margin of its tissue patches
     """
 
-    positions: tuple[slice, slice]
+    slices: tuple[slice, slice]
     box: Box
-    normalized_margin: float
+    mean_margin: float
 
 
 def map_regions(patch_map: PatchMap) -> list[MapRegion]:
@@ -154,19 +150,17 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
     shorter = min(grid.n_rows, grid.n_columns)
     n = min(shorter, max(_MIN_PATCHES, min(round(_SIDE / grid.step), shorter // 2)))
     regions = []
-    for row in _starts(grid.n_rows, n):
-        for column in _starts(grid.n_columns, n):
-            positions = slice(row, row + n), slice(column, column + n)
-            region_tissue = tissue[positions]
+    for row in _window_starts(grid.n_rows, n):
+        for column in _window_starts(grid.n_columns, n):
+            slices = slice(row, row + n), slice(column, column + n)
+            region_tissue = tissue[slices]
             if region_tissue.mean() >= _MIN_TISSUE:
-                box = _box(patch_map, *positions)
-                regions.append(
-                    MapRegion(positions, box, float(margins[positions][region_tissue].mean()))
-                )
+                box = _box(patch_map, *slices)
+                regions.append(MapRegion(slices, box, float(margins[slices][region_tissue].mean())))
     return regions
 
 
-def _starts(count: int, n: int) -> list[int]:
+def _window_starts(count: int, n: int) -> list[int]:
     """Return start indices of windows of length n that cover `count`; the last may overlap."""
     return sorted({*range(0, count - n + 1, n), count - n})
 
@@ -178,14 +172,12 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     return round(left), round(top), round(right + side), round(bottom + side)
 
 
-def annotated_positions(
+def annotation_mask(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
     """Return the mask (rows, columns) of annotated positions of the map."""
     grid = patch_map.grid
-    outlines = [
-        AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in shape_polygons(shape)
-    ]
+    outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
     down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
     x, y = np.meshgrid(across, down)
@@ -209,25 +201,21 @@ def suggest_regions(
     n : number of suggestions
     shapes : annotations
     """
-    is_annotated = annotated_positions(patch_map, shapes, source.size)
-    fields, labelled = list[MapRegion](), [*labelled_boxes]
+    is_annotated = annotation_mask(patch_map, shapes, source.size)
+    regions, labelled = list[MapRegion](), [*labelled_boxes]
     for region in map_regions(patch_map):
-        if is_annotated[region.positions].any():
+        if is_annotated[region.slices].any():
             labelled.append(region.box)
         elif not any(_overlap(region.box, box) for box in labelled_boxes):
-            fields.append(region)
-    fields = sorted(fields, key=lambda region: region.normalized_margin)[:_MAX_REGIONS]
-    if not fields:
+            regions.append(region)
+    regions = sorted(regions, key=lambda region: region.mean_margin)[:_MAX_REGIONS]
+    if not regions:
         return []
-    descriptors = np.stack([region_descriptor(source, region.box) for region in fields])
-    labelled_descriptors = np.array(
-        [region_descriptor(source, box) for box in labelled[:_MAX_REGIONS]]
-    )
-    margins = np.array([region.normalized_margin for region in fields])
-    suggestions = suggest(
-        margins, descriptors, labelled_descriptors.reshape(-1, descriptors.shape[1]), n
-    )
-    return [(fields[suggestion.position].box, suggestion) for suggestion in suggestions]
+    descriptors = np.stack([region_descriptor(source, region.box) for region in regions])
+    known = np.array([region_descriptor(source, box) for box in labelled[:_MAX_REGIONS]])
+    margins = np.array([region.mean_margin for region in regions])
+    suggestions = suggest(margins, descriptors, known.reshape(-1, descriptors.shape[1]), n)
+    return [(regions[suggestion.candidate].box, suggestion) for suggestion in suggestions]
 
 
 def _overlap(a: Box, b: Box) -> bool:
