@@ -82,7 +82,7 @@ def test_differences_of_models_are_described():
     one = ModelProfile("one", False, "set", ("a", "b"), 0.5, "centred", 20)
     assert model_differences(one, one) == []
     other = replace(
-        one, images="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
+        one, training_set="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
     )
     text = " ".join(model_differences(one, other))
     for part in ("a / b, and a / c", "trained on different images", "0.5 µm, and unknown"):

@@ -159,7 +159,7 @@ def test_uncertain_predictions_are_shown_with_the_best_guess(
         (unsure, f">uncertain (best guess: {certain.label})<"),
         (certain, f">{certain.label}</span></figcaption>"),
     ):
-        monkeypatch.setattr(StoredPredictions, "prediction", lambda *_, found=prediction: found)
+        monkeypatch.setattr(StoredPredictions, "load", lambda *_, found=prediction: found)
         write_report(path, model, [], results, stored, [])
         assert text in path.read_text(encoding="utf-8")
 

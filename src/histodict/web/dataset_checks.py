@@ -171,10 +171,7 @@ def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> li
 
 
 def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]:
-    """Return the pairs of indices (i, j), i < j, of grey thumbnails (32, 32) that are nearly equal.
-
-    Rotated and mirrored thumbnails count as equal; nearly uniform ones are omitted.
-    """
+    """Return pairs of indices i < j of grey thumbnails (32, 32) that are nearly equal."""
     if len(greys) < 2:
         return []
     centred = np.stack(greys) - np.mean(greys, axis=(1, 2), keepdims=True, dtype=np.float32)
@@ -353,10 +350,7 @@ UnreadableImages = list[Json]
 def unreadable_image_to_json(
     manifest: Manifest, record: ImageRecord, reason: str
 ) -> dict[str, str]:
-    """Return "name" and "reason" of an image that, or whose mask, is unreadable.
-
-    Paths are removed from the reason.
-    """
+    """Return "name" and "reason" of an image that is unreadable, or whose mask is."""
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
         reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
@@ -364,10 +358,7 @@ def unreadable_image_to_json(
 
 
 def check_training_images(job: Job, manifest: Manifest, callback: Callback) -> None:
-    """Read all images of a training, and write the list of unreadable ones.
-
-    Raise ValueError if there are any, unless the user chose to exclude them.
-    """
+    """Read every image; raise ValueError if any is unreadable, unless the user excludes them."""
     unreadable = check_readable(manifest.records, None, callback).bad
     bad = [unreadable_image_to_json(manifest, record, reason) for record, reason in unreadable]
     write_checked_json(job.folder / "bad-images.json", bad)

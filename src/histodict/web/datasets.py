@@ -1,12 +1,11 @@
 """Data sets that a user has opened: settings, corrections and the index of images.
 
-A correction is a new label for an image, its exclusion, or a rectangle in it with a class. The
-files of the data folder are never changed: settings (`about.json`) and corrections
-(`corrections.json`) are stored in the workspace and applied to the manifest.
+A correction is a new label for an image, its exclusion, or a rectangle in it with a class. Settings
+(`about.json`) and corrections (`corrections.json`) are stored in the workspace and applied to the
+manifest; files in the data folders are never changed.
 
 Every request for a tile looks up its image, and listing thousands of images can take a second. The
-index is therefore cached until the table or a folder changes. If only one image is needed, only its
-parent folders are checked for changes.
+index is cached until the table or a folder changes. For one image, only its folders are checked.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ class DatasetSettings:
         write_checked_json(folder / "about.json", asdict(self))
 
     def with_changes(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
-        """Return a copy with the settings in the body of a request; raise ValueError if invalid.
-
-        `manifest` has the classes and patients that are valid.
-        """
+        """Return a copy with the valid settings in a request body; `manifest` has valid names."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
             manifest.with_positive(str(positive))  # checks the class
@@ -130,13 +126,7 @@ def _is_text_list(value: object) -> bool:
 
 
 def positive_class_to_json(classes: Sequence[str], chosen: str | None) -> Json | None:
-    """Return name and origin of the positive class as JSON; None unless there are two classes.
-
-    Parameters
-    ----------
-    classes : class names, the positive one last
-    chosen : positive class chosen by the user; None if not chosen
-    """
+    """Return name and origin of the positive class as JSON; None unless there are two classes."""
     if len(classes) != 2:
         return None
     if chosen in classes:
@@ -229,15 +219,7 @@ def make_dataset_id(source: Path, ignores_labels: bool = False) -> str:
 def open_dataset(
     user: UserWorkspace, indexes: DatasetIndexCache, source: Path, *, ignores_labels: bool = False
 ) -> Dataset:
-    """Open a folder or table as a data set, and remember it in the workspace of the user.
-
-    Parameters
-    ----------
-    user : workspace of the user
-    indexes : indexes of all data sets of the server
-    source : folder or table in the data folders
-    ignores_labels : whether existing labels are ignored, to annotate the images
-    """
+    """Open a folder or table in the data folders as a data set, and store its path for the user."""
     source = indexes.folders.check(source)
     dataset = _load(user, indexes, source, ignores_labels=ignores_labels)
     write_checked_json(dataset.folder / "source.json", str(source))
@@ -247,14 +229,10 @@ def open_dataset(
 def find_dataset(
     user: UserWorkspace, indexes: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """Return a data set that the user has opened.
-
-    If `image` is an id, only the folders of this image are checked for changes.
-    """
+    """Return an opened data set; with `image` (an id), only its folders are checked for changes."""
     source = find_source(user, indexes.folders, dataset_id)
-    return _load(
-        user, indexes, source, image, ignores_labels=dataset_id == make_dataset_id(source, True)
-    )
+    ignores_labels = dataset_id == make_dataset_id(source, True)
+    return _load(user, indexes, source, image, ignores_labels=ignores_labels)
 
 
 def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> Path:
@@ -266,10 +244,7 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
 
 
 def opened_sources(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
-    """Return the folder or table of each data set that the user has opened, by id.
-
-    Those that are missing, or outside the data folders, are omitted.
-    """
+    """Return the folders and tables that the user has opened and may still read, by data set id."""
     sources = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
@@ -293,18 +268,14 @@ def _load(
     dataset_id = make_dataset_id(source, ignores_labels)
     folder = user.folder / "data" / dataset_id
     index = indexes.get_index(source, image, ignores_labels=ignores_labels)
-    return Dataset(
-        dataset_id, source, indexes, index, folder, DatasetSettings.read(folder), ignores_labels
-    )
+    settings = DatasetSettings.read(folder)
+    return Dataset(dataset_id, source, indexes, index, folder, settings, ignores_labels)
 
 
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Write the settings in the body of a request; raise ValueError if invalid.
-
-    `validation_manifest` has the valid classes and patients; by default, that of the data set.
-    """
+    """Store the settings in a request body, after validation against a manifest."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
@@ -317,13 +288,9 @@ def update_settings(
 def add_correction(
     dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
 ) -> None:
-    """Store a correction of an image, in place of an earlier one of the whole image.
+    """Store the class of an image, or of a box in it; a label of None excludes the image.
 
-    Parameters
-    ----------
-    dataset, image_id : data set, and id of the image
-    label : class; without a box, None excludes the image
-    box : left, top, right, bottom of a rectangle in level-0 pixels; None for the whole image
+    `box` is left, top, right, bottom in level-0 pixels.
     """
     record = dataset.image(image_id)
     classes = dataset.manifest.classes if box is None else dataset.correction_classes
@@ -435,9 +402,8 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 RECORD_BYTES = 1000  # approximate memory per record
 _MAX_BYTES = 256 * 2**20
-# Time stamps have a resolution of up to two seconds: a file changed within this time may change
-# again without a new time stamp. Such sets are listed again until that time has passed.
-_TIME_STEP = 2.0
+# Resolution of time stamps: a file changed within this time may change again without a new one.
+_TIME_STEP = 2.0  # seconds
 NO_LABELS_NOTE = ": these images have no labels; they are trained from annotations"
 
 FileState = tuple[int, int, int] | None
@@ -505,46 +471,31 @@ class DatasetIndexCache:
     def get_index(
         self, source: Path, image: str | None = None, *, ignores_labels: bool = False
     ) -> DatasetIndex:
-        """Return the index of a folder or table; read it if not cached or if it has changed.
-
-        Parameters
-        ----------
-        source : folder or table
-        image : id of an image; changes of other images are ignored. None checks all
-        ignores_labels : whether to omit labels, masks and annotations
-        """
+        """Return the index of a folder or table, up to date at least for `image` (an id), if set."""
 
         def read() -> tuple[DatasetIndex, int]:
             index, n_bytes = self._read(source)
             return (index.without_labels() if ignores_labels else index), n_bytes
 
-        return self._cache.get(
-            (source, ignores_labels), read, lambda cached: cached.is_current(image)
-        )
+        key = source, ignores_labels
+        return self._cache.get(key, read, lambda cached: cached.is_current(image))
 
     def _read(self, source: Path) -> tuple[DatasetIndex, int]:
         """Read a folder or table; return the index and its approximate memory in bytes."""
         started = time.time()
         manifest, file_states, links = _list_images(source, self.folders)
-        manifest = self._exclude_forbidden_files(manifest, links)
+        manifest = self._exclude_forbidden(manifest, links)
         names = [manifest.name(record) for record in manifest.records]
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in file_states.values())
         are_states_final = started - newest / 1e9 > _TIME_STEP
         names_by_id = dict(zip(ids, names, strict=True))
-        return DatasetIndex(
-            manifest, by_id, names_by_id, file_states, are_states_final
-        ), RECORD_BYTES * len(by_id)
+        index = DatasetIndex(manifest, by_id, names_by_id, file_states, are_states_final)
+        return index, RECORD_BYTES * len(by_id)
 
-    def _exclude_forbidden_files(
-        self, manifest: Manifest, links: Container[str] | None
-    ) -> Manifest:
-        """Return the images inside the data folders, with a warning that names the others.
-
-        `links` contains the paths of symbolic links; None for a table, for which an image outside
-        raises ForbiddenFileError.
-        """
+    def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
+        """Exclude images outside the data folders; raise an error if they are in a table."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:
@@ -572,10 +523,9 @@ class DatasetIndexCache:
 def _list_images(
     source: Path, folders: DataFolders
 ) -> tuple[Manifest, dict[Path, FileState], Container[str] | None]:
-    """List the images of a folder or table.
+    """Return the manifest, file states before reading, and paths of links of a folder or table.
 
-    Return the manifest; the states of the table, or of all folders, before they were read; and the
-    paths of symbolic links in the folders, None for a table.
+    For a table, file states are those of the table, and links are None.
     """
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():

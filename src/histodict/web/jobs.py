@@ -149,18 +149,12 @@ class Job:
         return _read_summary(path, *stat_signature(path))
 
     def results(self) -> Json | None:
-        """Return the fields "classes", "images" (a row per test image) and "operating_point".
-
-        Return None if there are no results yet.
-        """
+        """Return the results as JSON, with a row per test image in "images"; None if missing."""
         path = self.folder / "results.json"
         return read_fields(path, _RESULT_FIELDS) if path.exists() else None
 
     def state(self) -> Json:
-        """Return the fields "state", "run" (number), "at" (POSIX time) and "error".
-
-        A job with an unreadable state has failed.
-        """
+        """Return the fields of state.json; without a readable file, a job failed or is waiting."""
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
@@ -178,10 +172,7 @@ class Job:
             }
 
     def end_run(self, run: int, state: str, error: str = "") -> None:
-        """Set the state at the end of run number `run`, if the job is still in this run.
-
-        A job that was cancelled or restarted in the meantime is not changed.
-        """
+        """Set the state after a run, unless the job was cancelled or restarted in the meantime."""
         now = self.state()
         if (now["state"], now["run"]) == (RUNNING, run):
             self.set_state(state, run, error)
@@ -272,10 +263,7 @@ def find_job(user: UserWorkspace, job_id: str) -> Job:
 
 
 def count_comparable_trainings(user: UserWorkspace, job: Job) -> int:
-    """Return the number of finished trainings with the data and test patients of `job`.
-
-    `job` itself is included, finished or not.
-    """
+    """Count `job` and the finished trainings with the same data and test patients."""
     wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
     comparable = (
         other

@@ -137,14 +137,7 @@ def _fingerprint(record: ImageRecord, mpp: float | None) -> list[Any]:
 
 
 def load_prediction(folder: Path, record: ImageRecord, mpp: float | None = None) -> Json | None:
-    """Return a prediction stored by `compute_prediction`, as JSON; None if missing or outdated.
-
-    Parameters
-    ----------
-    folder : folder of stored predictions
-    record : image
-    mpp : µm per pixel if neither the record nor the file gives it
-    """
+    """Return a prediction stored by `compute_prediction`; None if missing or outdated."""
     path = _prediction_file(folder, record, "json")
     try:
         prediction = read_fields(path, _PREDICTION_FIELDS) if path.exists() else {}
@@ -264,7 +257,7 @@ def render_map(
 
 
 def region_outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
-    """Return the outlines of the largest regions of a class, as rings [x, y, x, y, …].
+    """Return the outlines of the largest regions of a class as rings [x, y, x, y, …].
 
     Regions have at least `min_patches` connected patches; coordinates are in level-0 pixels.
     """
@@ -370,7 +363,7 @@ def _nearest_indices(
 ) -> NDArray[np.int64]:
     """Return the index of the nearest grid row or column of each centre, possibly out of range.
 
-    `start` is `grid.top` for rows, `grid.left` for columns; all lengths are in level-0 pixels.
+    `start` is `grid.top` for rows, `grid.left` for columns; lengths are in level-0 pixels.
     """
     position = (centres - start - grid.patch_side / 2) / grid.step
     return np.floor(position + 0.5).astype(np.int64)
@@ -428,10 +421,7 @@ def pooled_overlap(
 
 
 def mask_outlines(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
-    """Return the outlines of the true regions in the mask of an image of this (width, height).
-
-    They are rings [x, y, x, y, …] in level-0 pixels.
-    """
+    """Return the outlines of the regions in a mask as rings [x, y, x, y, …] in level-0 pixels."""
     side = max(1.0, max(size) / _MAX_MASK_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
     is_region = region_coverage(record, "").coverage(x, y, side) >= MIN_OVERLAP

@@ -25,13 +25,13 @@ from .workspace import DataFolders, UserWorkspace, short_id
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """Properties that two models must share for their maps to be comparable.
+    """Properties of a model that decide whether it fits images, or compares with another model.
 
     Attributes
     ----------
     name : name of the job
     is_imported : whether the model was imported from a file
-    training_set : id of the training set; of an imported model, a unique id
+    training_set : id of the data set it was trained on; of an imported model, the id of its job
     classes : class names
     mpp : µm per pixel at which the model works, or of its training images; None if unknown
     features : patch features
@@ -61,7 +61,7 @@ class ModelProfile:
 
 
 def compatibility_warnings(profile: ModelProfile, dataset: Dataset) -> list[str]:
-    """Return warnings about using a model on a data set; empty for its training set."""
+    """Return warnings about predicting a data set with a model; none for its training set."""
     if profile.training_set == dataset.id:
         return []
     source = "comes from a file" if profile.is_imported else "was trained on other images"
@@ -84,7 +84,7 @@ def compatibility_warnings(profile: ModelProfile, dataset: Dataset) -> list[str]
 
 
 def model_differences(one: ModelProfile, other: ModelProfile) -> list[str]:
-    """Return descriptions of the differences in classes, images and patches of two models."""
+    """Return sentences on differences in classes, training images and patches of two models."""
     descriptions = []
     if set(one.classes) != set(other.classes):
         descriptions.append(
@@ -123,14 +123,14 @@ _IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the sa
 def import_model(
     user: UserWorkspace, folders: DataFolders, folder_index: int, relative_path: str
 ) -> Job:
-    """Import a model file from the data folders and return its job.
+    """Import a model file from the data folders as a finished job, and return the job.
 
     Parameters
     ----------
     user : workspace of the user
     folders : data folders
     folder_index : index of the data folder
-    relative_path : path in the data folder
+    relative_path : path of the file, relative to the data folder
     """
     path = folders.find(folder_index, relative_path)
     if path.suffix.lower() != SUFFIX or not path.is_file():
@@ -153,7 +153,7 @@ def import_model(
 
 
 def _import_file(job: Job, path: Path) -> None:
-    """Copy a model file to a job, check it, and then write the request."""
+    """Copy a model file to the folder of a job, check it, and then write the request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
     model = _load_copy(job.model_file, path.name)
@@ -170,7 +170,7 @@ def _load_copy(copy: Path, name: str) -> Model:
 
 
 def _imported_model_request(path: Path, model: Model) -> Json:
-    """Return the request of a finished job for an imported model."""
+    """Return the content of job.json for an imported model, with the fields of a training."""
     return {
         "kind": IMPORTED,
         "made": time.time(),

@@ -1,7 +1,8 @@
 """Reports on a model: scores with intervals by patient, HTML report, comparison with the parent.
 
-Two models are compared on the images that both were tested on, with the labels of the later model,
-so that corrected labels do not count as an improvement.
+A row is the JSON object of a test image in the results of a job: image, label, prediction. Two
+models are compared on the images that both were tested on, with the labels of the later model, so
+that corrected labels do not count as an improvement.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ Rows = Sequence[Mapping[str, Any]]
 def summarize_scores(
     classes: Sequence[str], rows: Rows, min_patches: float | None = None
 ) -> ScoreSummary:
-    """Return the scores of test images with intervals by patient.
+    """Return the scores of a model on test images, with intervals by patient.
 
     Parameters
     ----------
     classes : classes of the model
-    rows : results of the test images that have a prediction
+    rows : rows of the test images that have a prediction
     min_patches : minimum number of connected patches of a region, for models that find regions
     """
     proportions = {name: p for name in classes if (p := _class_proportion(name, rows))}
@@ -87,7 +88,7 @@ def summarize_scores(
 
 
 def _class_proportion(name: str, rows: Rows) -> Proportion | None:
-    """Return the proportion of correctly classified images of a class."""
+    """Return the proportion of correctly predicted images of a class; None without images."""
     class_rows = [row for row in rows if row["label"] == name]
     if not class_rows:
         return None
@@ -110,7 +111,7 @@ def _make_interval(low: float, high: float) -> Interval:
 
 
 def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Interval | None]:
-    """Return intervals of pooled Dice and IoU, for regions of at least `min_patches` patches."""
+    """Return intervals of Dice and IoU for regions of at least `min_patches`; empty if unknown."""
     index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):
@@ -131,7 +132,7 @@ def _bootstrap_interval(metric: Metric, repeat: Repeat) -> Interval | None:
 
 
 def describe_interval(interval: Interval | None) -> str:
-    """Describe a confidence interval, or why there is none."""
+    """Return a text with a confidence interval, or with the reason why there is none."""
     if interval is None:
         return "no interval, too few patients"
     return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
@@ -143,7 +144,13 @@ def describe_interval(interval: Interval | None) -> str:
 def accuracy_difference(
     rows: Sequence[ComparedImage], patients: Sequence[str]
 ) -> AccuracyDifference | None:
-    """Return the increase in accuracy with its interval; None for too few patients."""
+    """Return the increase in accuracy with its interval; None if there are too few patients.
+
+    Parameters
+    ----------
+    rows : test images with the predictions of both models
+    patients : patient of each image
+    """
     if len(set(patients)) < MIN_PATIENTS:
         return None
     patient_of_image, images = np.array(patients), np.full(len(rows), "image")
@@ -170,7 +177,15 @@ _N_ATOMS = 8  # of each class, shown with the patches that use them
 def model_card(
     model: Model, header: Mapping[str, Any], request: Json, results: Mapping[str, Any] | None
 ) -> list[SummaryRow]:
-    """Return the rows of the model card, from model file, test patients and corrections."""
+    """Return (name, value) pairs that describe a model.
+
+    Parameters
+    ----------
+    model : model at its current threshold
+    header : header of the model file
+    request : request of its job
+    results : results of its job; None if there are none
+    """
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
@@ -189,7 +204,7 @@ def model_card(
 
 
 def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
-    """Describe the number of corrections by their effect on the training."""
+    """Return a text with the number of corrections for each effect on the training."""
     counts = Counter(c["use"] for c in corrections)
     parts = [f"{counts[status]} {label}" for status, label in _USAGE.items() if counts[status]]
     return f"{len(corrections)} by the user: {', '.join(parts)}" if parts else "none"
@@ -197,7 +212,7 @@ def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Test images and their stored predictions.
+    """Test images of a model and the folder of their stored predictions.
 
     Attributes
     ----------
@@ -213,7 +228,7 @@ class StoredPredictions:
     model: Model
 
     def load(self, image: str, changed_model: Model) -> Prediction:
-        """Return the prediction of an image with its map, at the threshold of `changed_model`."""
+        """Return the prediction of an image (id), with map, at the threshold of `changed_model`."""
         record = self.records[image]
         stored = load_or_compute(self.model, record, self.folder, self.mpp)
         patch_map = load_map(self.folder, record, self.mpp)
@@ -221,7 +236,7 @@ class StoredPredictions:
 
 
 def pixel_size_warnings(model: Model, rows: list[Json]) -> list[str]:
-    """Return warnings about assumed or different pixel sizes of test images."""
+    """Return warnings about assumed pixel sizes of test images, or others than in training."""
     # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
@@ -249,7 +264,7 @@ def write_report(
     stored_predictions : stored predictions of the test images
     atom_patches : patches of the most used atoms, from `top_atom_patches`
     untuned : results as trained, if the threshold was chosen on the test images
-    selection : warning about choosing among several models
+    selection : text of `selection_warning`
     """
     rows = rows_with_prediction(results)
     counts = confusion_table(model.class_names_, rows) if rows else []
@@ -280,7 +295,7 @@ def write_report(
 
 
 def selection_warning(n_models: int) -> str:
-    """Return a warning about choosing the best of several models; empty for a single one."""
+    """Return a warning if several models were tested on the same patients; empty otherwise."""
     if n_models < 2:
         return ""
     return (
@@ -290,10 +305,10 @@ def selection_warning(n_models: int) -> str:
 
 
 def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> list[Json]:
-    """Return scores with intervals by patient as table rows.
+    """Return scores with intervals by patient, as objects with "name" and "value".
 
-    For two classes, sensitivity and specificity are included; for regions, the overlap with true
-    regions. `is_tuned` tells whether the operating point was chosen on these images.
+    Sensitivity and specificity are included for two classes, Dice and IoU for models of regions.
+    `is_tuned` means that the threshold was chosen on these images, which is then noted.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
@@ -346,9 +361,9 @@ def _overlap_score_rows(
 
 
 def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str, list[int]]]:
-    """Return for each true label the number of predictions of each class.
+    """Return, for each true label, the label and its number of predictions of each class.
 
-    Labels that are not classes of the model come last; their images count as errors.
+    Labels that are not classes of the model come last.
     """
     counts = Counter((row["label"], row["answer"]) for row in rows)
     others = sorted({row["label"] for row in rows} - set(classes))
@@ -359,7 +374,7 @@ def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str,
 
 
 def patient_errors(rows: list[Json]) -> list[Json]:
-    """Return the number of images and of errors per patient, most errors first."""
+    """Return number of images and names of wrong ones for each patient, most errors first."""
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
@@ -406,7 +421,7 @@ def top_atom_patches(
 
 
 def training_image_name(training_images: Manifest, record: ImageRecord) -> str:
-    """Return the name of a training image; all crops of marked rectangles share one name."""
+    """Return the displayed name of a training image; all crops of rectangles share one name."""
     return (
         training_images.name(record)
         if record.path.is_relative_to(training_images.root)
@@ -417,7 +432,7 @@ def training_image_name(training_images: Manifest, record: ImageRecord) -> str:
 def _example_images(
     model: Model, rows: list[Json], stored_predictions: StoredPredictions
 ) -> list[Json]:
-    """Return example images with their maps, wrong predictions first."""
+    """Return a few rows with their maps as images (data URIs), wrong predictions first."""
     shown: list[Json] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if (
@@ -444,7 +459,7 @@ def _example_images(
 
 
 def applied_corrections(request: Json) -> list[UsedCorrection]:
-    """Return the user's corrections that a training used, each with its effect on the training."""
+    """Return the corrections in the request of a training, each with its effect on it."""
     tested = set(request["test_patients"])
     manifest = manifest_from_request(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
@@ -463,7 +478,7 @@ def applied_corrections(request: Json) -> list[UsedCorrection]:
 
 
 def compare_with_parent(job: Job, results: Json | None, parent: Job) -> PreviousModel | None:
-    """Return the comparison of a job with its parent; None if either has no results."""
+    """Return the comparison of a training with its parent; None if either has no results."""
     earlier = parent.results()
     if results is None or earlier is None:
         return None

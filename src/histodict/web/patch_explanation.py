@@ -1,7 +1,8 @@
 """Explanation of a patch prediction by the dictionary atoms that represent it.
 
-A patch vector y is coded as s over the atoms of all classes. The part of class i reconstructs
-δ_i(s)D and leaves the residual ‖y − δ_i(s)D‖. The class with the smallest residual is predicted.
+The feature vector y of a patch has the sparse code s over the atoms of all classes, the rows of D.
+With δ_i(s), the code with weights of other classes than i set to 0, the residual of class i is
+‖y − δ_i(s)D‖. The class with the smallest residual is predicted.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ ChunkFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
 class CachedPreparedImage(PreparedImage):
-    """Prepared image with a cache of the features of its chunks."""
+    """Prepared image that caches the features of its chunks."""
 
     def set_cache(self, chunks: LRUCache[ChunkFeatures], key: Key) -> None:
-        """Set the cache and the key of the prepared image in it."""
+        """Set the cache, which other images share, and the key of this image in it."""
         self._chunks, self._key = chunks, key
 
     def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> ChunkFeatures:
-        """Return tissue mask and features of a chunk, from the cache."""
+        """Return tissue mask and features of a chunk of the grid; compute them if not cached."""
         make = super().chunk_features
 
         def compute() -> tuple[ChunkFeatures, int]:
             chunk = make(grid, rows, columns)
-            return chunk, sum(part.nbytes for part in chunk)
+            return chunk, sum(array.nbytes for array in chunk)
 
         return self._chunks.get((*self._key, repr((grid, rows, columns))), compute)
 
@@ -48,7 +49,7 @@ class CachedPreparedImage(PreparedImage):
 def patch_centre(
     patch_map: PatchMap, row: int, column: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the level-0 coordinates x and y of a patch's centre."""
+    """Return the level-0 coordinates x and y of the centre of a patch, as 0-d arrays."""
     x, y = patch_map.grid.corner(row, column)
     half = patch_map.grid.patch_side / 2
     return np.array(x + half), np.array(y + half)
@@ -62,7 +63,7 @@ def explain(
     row: int,
     column: int,
 ) -> Json:
-    """Return the explanation of a patch as JSON values.
+    """Return the explanation of the prediction of a patch as a JSON object.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def explain(
     prepared_image : image as prepared for the model
     patch_map : patch map of the image
     gallery : training patches of the model; None if there are none
-    row, column : position of the patch
+    row, column : position of the patch in the map
     """
     grid = patch_map.grid
     if not (0 <= row < grid.n_rows and 0 <= column < grid.n_columns):
@@ -87,16 +88,16 @@ def explain(
     vector = patches.project(_patch_vector(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
     code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
-    parts = _decompose_patch(model.class_names_, patches.atoms(), vector[0], code, distances[0])
-    for atom in parts["atoms"]:
+    fields = _decompose_patch(model.class_names_, patches.atoms(), vector[0], code, distances[0])
+    for atom in fields["atoms"]:
         atom["name"] = patches.atom_annotations.get(atom["atom"]).name
     return patch_fields | {
         "winner": model.class_names_[predicted],
         "words": _explanation_text(
-            model.class_names_, predicted, distances[0], parts["is_residual"]
+            model.class_names_, predicted, distances[0], fields["is_residual"]
         ),
         "picture": png_data_uri(magnify(normalized)),
-        **parts,
+        **fields,
         "similar": [
             {"patch": n, "likeness": value}
             for n, value in (gallery.nearest_patches(code) if gallery else [])
@@ -107,7 +108,7 @@ def explain(
 def _exclusion_reason(
     prepared_image: PreparedImage, centre: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> str:
-    """Return why a patch around this point is not predicted."""
+    """Return a sentence on why the patch with this centre (x, y) is not predicted."""
     quality = prepared_image.quality
     if quality is not None and not quality.is_usable(*centre):
         return "This tissue is excluded: it is blurred, folded or under pen marks."
@@ -117,7 +118,7 @@ def _exclusion_reason(
 def _patch_vector(
     prepared: PreparedImage, grid: PatchGrid, row: int, column: int
 ) -> NDArray[np.float32]:
-    """Return the feature vector (1, n_features) of a patch, from its chunk."""
+    """Return the feature vector (1, n_features) of a tissue patch, from its chunk."""
     for rows, columns in grid.chunks():
         if rows.start <= row < rows.stop and columns.start <= column < columns.stop:
             tissue, vectors = prepared.chunk_features(grid, rows, columns)
@@ -128,20 +129,20 @@ def _patch_vector(
 
 
 def _explanation_text(
-    names: list[str], predicted: int, distances: NDArray[np.float64], residual: bool
+    names: list[str], predicted: int, distances: NDArray[np.float64], is_residual: bool
 ) -> str:
     best, second = np.argsort(distances)[:2].tolist()
-    least, next_distance = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
-    if residual and distances[best] == distances[second]:
+    smallest, next_distance = f"{distances[best]:.2f}", f"{distances[second]:.2f}"
+    if is_residual and distances[best] == distances[second]:
         message = "No atom fits this patch: it has no predicted class."
-    elif residual:
+    elif is_residual:
         message = (
-            f"Atoms of {names[best]} reconstruct this patch best: their residual is {least}, "
+            f"Atoms of {names[best]} reconstruct this patch best: their residual is {smallest}, "
             f"that of {names[second]} {next_distance}."
         )
     else:
         message = (
-            f"This patch is closest to {names[best]}: its distance is {least}, that of "
+            f"This patch is closest to {names[best]}: its distance is {smallest}, that of "
             f"{names[second]} {next_distance}."
         )
     if predicted != best:
@@ -159,9 +160,10 @@ def _decompose_patch(
     code: csr_array,
     distances: NDArray[np.float64],
 ) -> Json:
-    """Return distance and reconstruction per class, and the atoms with the largest weights.
+    """Return, as JSON, the distance and reconstruction of each class, and the most used atoms.
 
-    Reconstructions are missing for methods whose atoms do not belong to classes.
+    Methods whose atoms do not belong to classes have no reconstructions. `distances` are those of
+    the vector to the classes.
     """
     weights = code.toarray()[0]
     classes: list[Json] = [
@@ -170,26 +172,26 @@ def _decompose_patch(
     ]
     used = np.argsort(-np.abs(weights), kind="stable")[:_N_ATOMS]
     rows: list[Json] = [{"atom": int(k), "weight": float(weights[k])} for k in used if weights[k]]
-    parts = {"classes": classes, "atoms": rows, "n_atoms_used": int(np.count_nonzero(weights))}
+    fields = {"classes": classes, "atoms": rows, "n_atoms_used": int(np.count_nonzero(weights))}
     if atoms is None:
-        return parts | {"is_residual": False}
+        return fields | {"is_residual": False}
     for atom_row in rows:
         atom_row["class"] = names[int(atoms.classes[atom_row["atom"]])]
     rebuilt = [_class_reconstruction(atoms, weights, index) for index in range(len(names))]
     if atoms.patch_px is not None:
         limits = float(vector.min()), float(vector.max())
-        parts["vector"] = png_data_uri(render_vector(vector, atoms.patch_px, limits))
+        fields["vector"] = png_data_uri(render_vector(vector, atoms.patch_px, limits))
         for entry, pixels in zip(classes, rebuilt, strict=True):
             entry["rebuilt"] = png_data_uri(render_vector(pixels, atoms.patch_px, limits))
     # The distances of some methods have further terms, and are not residuals.
     residuals = np.linalg.norm(vector - np.stack(rebuilt), axis=1)
-    return parts | {"is_residual": bool(np.allclose(residuals, distances, atol=1e-3))}
+    return fields | {"is_residual": bool(np.allclose(residuals, distances, atol=1e-3))}
 
 
 def _class_reconstruction(
     atoms: AtomTable, weights: NDArray[np.float64], class_index: int
 ) -> NDArray[np.float64]:
-    """Return the reconstruction (n_features,) by the atoms of a class."""
+    """Return the reconstruction (n_features,) of a vector by the atoms of one class."""
     used = np.flatnonzero((atoms.classes == class_index) & (weights != 0))
     reconstruction: NDArray[np.float64] = weights[used] @ atoms.D[used]
     return reconstruction

@@ -93,7 +93,7 @@ class ConcurrencyLimits:
         Parameters
         ----------
         limit_name : concurrency limit of the function itself
-        function, args : function and its positional arguments
+        function, args : function and its arguments
         """
         result = await to_thread.run_sync(function, *args, limiter=self._limits[limit_name])
         while isinstance(result, SlowResponse):

@@ -37,7 +37,7 @@ class UsedCorrection(Correction):
 
 
 class ComparedImage(TypedDict):
-    """True label of a test image, `answer` (predicted label) and overlap with the true regions.
+    """True label, predicted label (`answer`) and overlap of regions of a test image.
 
     Fields that end in `_before` are those of the parent model.
     """
@@ -87,10 +87,7 @@ class Interval(TypedDict):
 
 
 class ClassScore(TypedDict):
-    """Number of correctly predicted test images of a class, with an interval of the fraction.
-
-    `interval` is None if there are too few patients.
-    """
+    """Number of correct test images of a class; `interval` is None for too few patients."""
 
     name: str
     n_right: int

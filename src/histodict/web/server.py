@@ -113,10 +113,7 @@ class AuthMiddleware:
         await (self._app if rejection is None else rejection)(scope, receive, send_secured)
 
     def _authenticate(self, request: Request) -> Response | None:
-        """Set `request.state.user` from the cookie; return None if successful.
-
-        Otherwise, return the response: that of `_sign_in`, or an error.
-        """
+        """Set the user of the request; return None, or the response if it is not authenticated."""
         host = _HOST.fullmatch(request.headers.get("host", ""))
         if host is None:
             return PlainTextResponse("the request has no Host header", 400)
@@ -140,13 +137,7 @@ class AuthMiddleware:
         return match
 
     def _sign_in(self, request: Request, cookie: str) -> Response:
-        """Return a response that sets the cookie; an error if the link has no valid token.
-
-        Parameters
-        ----------
-        request : request of the front page with the query parameter `token`
-        cookie : name of the cookie
-        """
+        """Return a response that sets the cookie to the token of the link, or an error response."""
         token = request.query_params.get("token", "")
         if request.scope["path"] != "/" or self._user_with_token(token) is None:
             return PlainTextResponse(TOKEN_NEEDED, 401)

@@ -36,7 +36,7 @@ _PRESET_CHANGES = {
 
 
 def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) -> Plan:
-    """Return the training plan of a preset of the page.
+    """Return the plan of a preset of the page.
 
     Settings of the preset that the method does not have are ignored.
 
@@ -107,10 +107,7 @@ class TrainingSettings:
 
 
 def make_training_request(dataset: Dataset, settings: TrainingSettings) -> Json:
-    """Return the request of a training on a data set with corrections, for `new_job`.
-
-    Raise ValueError if the settings or the images are not valid for a training.
-    """
+    """Return the request of a training on a data set; raise ValueError if it is invalid."""
     is_annotated = not dataset.is_labelled
     manifest = annotated_manifest(dataset) if is_annotated else training_manifest(dataset)
     settings.check(manifest)

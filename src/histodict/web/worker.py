@@ -75,7 +75,7 @@ def main(folder: Path, run: int, server: int) -> int:
     ----------
     folder : folder of the job
     run : number of the run
-    server : process number of the server; this process exits if the server ends
+    server : process number of the server; if it ends, this process exits
     """
     job = Job(folder)
     exit_with_parent(server, partial(job.end_run, run, WAITING))
@@ -118,10 +118,7 @@ def _run_job(job: Job, run: int) -> int:
 
 
 def train(job: Job, callback: Callback) -> None:
-    """Train the model of a job, predict the test images and write the results.
-
-    A model that an earlier run has saved is not trained again.
-    """
+    """Train the model of a job, unless an earlier run has; predict the test images."""
     model = _load_saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
@@ -165,10 +162,9 @@ def _train_model(job: Job, training_images: Manifest, callback: Callback) -> Mod
 
 
 def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
-    """Load the parent model to start from; return None if there is none or it does not fit.
+    """Return the parent model to start from; None if there is none, or recipe or classes differ.
 
-    A model fits if it has the same recipe and classes, and its method supports a warm start. The
-    test patients of the parent are the same, so none of them was used to train it.
+    The parent was trained without the same test patients.
     """
     parent_id = job.request.get("parent")
     path = Job(job.folder.parent / str(parent_id)).model_file

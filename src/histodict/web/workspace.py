@@ -50,15 +50,10 @@ class DamagedFileError(ValueError):
 def read_json(path: Path, kind: Kind = object) -> Any:
     """Return the content of a JSON file after verifying its checksum.
 
-    Parameters
-    ----------
-    path : JSON file
-    kind : required type or types of the content
-
     Raises
     ------
     DamagedFileError
-        If the file cannot be read or its content has another type.
+        If the file cannot be read or its content is not of type `kind`.
     """
     try:
         content = read_checked_json(path)
@@ -224,10 +219,7 @@ class DataFolders:
         return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
 
     def find(self, folder_index: int, relative_path: str) -> Path:
-        """Return the resolved path of a file or folder, given relative to a data folder.
-
-        Raise ForbiddenFileError outside the data folders, FileNotFoundError if it is missing.
-        """
+        """Return the resolved path of a file or folder in the data folder with this index."""
         if not 0 <= folder_index < len(self.folders) or "\0" in relative_path:
             raise ForbiddenFileError("the data folder does not exist")
         resolved = self.check(self.folders[folder_index] / relative_path)
@@ -243,10 +235,9 @@ class DataFolders:
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
     def list_folder(self, folder_index: int, relative_path: str) -> Json:
-        """Return the contents of a folder as a JSON object.
+        """Return the contents of a folder: names of subfolders, tables (.csv) and models, as JSON.
 
-        The object has the arguments, the name, the number of images, and the names of at most
-        `_MAX_ENTRIES` subfolders, tables (.csv) and models each.
+        Images are only counted.
         """
         folder = self.find(folder_index, relative_path)
         if not folder.is_dir():

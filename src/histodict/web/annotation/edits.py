@@ -1,7 +1,7 @@
 """Edits of an image's annotations and of annotation classes, and manifests of annotated images.
 
-A new shape is subtracted from shapes of other classes below it, so that no patch has two classes.
-Imported shapes are not changed.
+A new shape is subtracted from shapes of other classes that it overlaps, so that no patch has two
+classes. Shapes of imported files are added as they are.
 
 Annotated images are used for training by their annotations alone, as with `train --annotations`.
 """
@@ -55,13 +55,13 @@ _MAX_COORDINATE = 1e7  # pixels
 
 @dataclass(frozen=True)
 class BrushStroke:
-    """Stroke of a drawing tool.
+    """Stroke of a drawing tool on an image.
 
     Attributes
     ----------
-    tool : name of the tool
-    path : points (n, 2) in level-0 pixels
-    radius : radius of the brush
+    tool : name of the tool, a key of `TOOLS`
+    path : points (n, 2) as x, y in level-0 pixels
+    radius : radius of the brush in level-0 pixels; other tools ignore it
     """
 
     tool: str
@@ -86,7 +86,7 @@ class BrushStroke:
         return cls(str(tool), np.array(points, float), float(radius))
 
     def polygons(self, size: Size) -> list[Polygon]:
-        """Return the polygons that the stroke covers in an image of this size."""
+        """Return the polygons that the stroke covers in an image of this (width, height)."""
         return TOOLS[self.tool](self, size)
 
 
@@ -109,7 +109,7 @@ def _box_polygons(stroke: BrushStroke, size: Size) -> list[Polygon]:
 
 
 ERASER = "eraser"
-# Functions that return the polygons of a stroke; patches are marked in their explanation.
+# Function of each tool that returns the polygons of a stroke; "patch" annotates a square patch.
 TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
     "brush": _brush_polygons,
     ERASER: _brush_polygons,
@@ -120,18 +120,26 @@ TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
 
 
 def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
-    """Create a shape with a new id."""
+    """Return a new shape with class id `label`, drawn with a tool."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
     return Shape(id=new_id(), label=label, tool=tool, area=compute_area(polygons), polygons=corners)
 
 
-# --- edits of an image ----------------------------------------------------------------------------
+# --- edits of an image: all return its new annotations --------------------------------------------
 
 
 def apply_stroke(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
-    """Add the shape of a stroke; with the eraser, subtract it from existing shapes."""
+    """Add the shape of a stroke to an image; with the eraser, subtract it from existing shapes.
+
+    Parameters
+    ----------
+    dataset, image : data set and id of the image
+    size : (width, height) of the image in pixels
+    stroke : stroke of a drawing tool
+    label : id of the class; ignored with the eraser
+    """
     polygons = stroke.polygons(size)
     if not polygons:
         raise ValueError("the shape lies outside the image or has no area: draw it larger")
@@ -153,7 +161,7 @@ def apply_stroke(
 def _subtract(
     shapes: Sequence[Shape], subtracted: Sequence[Polygon]
 ) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes that overlap polygons, and the shapes that remain after subtraction."""
+    """Return the shapes that overlap polygons, and new shapes for what remains of them."""
     removed, added = [], []
     for shape in shapes:
         remainder = subtract(shape_polygons(shape), subtracted)
@@ -166,7 +174,7 @@ def _subtract(
 
 
 def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    """Change the class of a shape."""
+    """Set the class (id) of a shape."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
@@ -179,24 +187,24 @@ def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object)
 
 
 def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
-    """Remove a shape."""
+    """Remove a shape from an image."""
     return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
 def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Undo the last change."""
+    """Undo the last change of the annotations of an image."""
     return _apply_change(dataset, image, AnnotationStore.undo)
 
 
 def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Redo the last undone change."""
+    """Redo the last undone change of the annotations of an image."""
     return _apply_change(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
     dataset: Dataset, image: str, size: Size, imported: ImportedAnnotations
 ) -> AnnotationStore:
-    """Add the shapes of a file; missing classes are created with their colours."""
+    """Add the shapes of a file to an image, and its missing classes to the data set."""
     with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
         for name in imported.names:
@@ -225,7 +233,7 @@ def _apply_change(
 
 
 def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
-    """Create, rename, recolour or remove a class; only unused classes can be removed."""
+    """Create, rename, recolour or remove an unused class, as in the request body; return all."""
     with _WRITE_LOCK:
         classes, class_id = read_classes(dataset.folder), body.get("id")
         if class_id is None:
@@ -259,7 +267,7 @@ def _remove_class(
 
 
 def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None:
-    """Delete the undo history, which refers to a removed class."""
+    """Delete the undo history of an image, which refers to a removed class."""
     AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 
@@ -267,9 +275,9 @@ TOO_FEW = "no training data yet: annotate at least two classes, for example tumo
 
 
 def known_labels_manifest(dataset: Dataset) -> Manifest:
-    """Return the images with their labels.
+    """Return the images with known labels.
 
-    Images of an unlabelled set have one record for each class of their annotations.
+    In an unlabelled set, an image has one record for each class of its annotations.
     """
     if dataset.is_labelled:
         return dataset.manifest
@@ -283,7 +291,10 @@ def known_labels_manifest(dataset: Dataset) -> Manifest:
 
 
 def annotated_manifest(dataset: Dataset) -> Manifest:
-    """Return a record for each class annotated in an image, with snapshots of the annotations."""
+    """Return the images of an unlabelled set with copies of their annotations, for training.
+
+    There is one record for each class in an image. Raise ValueError for fewer than two classes.
+    """
     classes = read_classes(dataset.folder)
     records = []
     for image, record in _annotated_records(dataset):
@@ -298,7 +309,7 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
 
 
 def count_shapes(dataset: Dataset) -> int:
-    """Return the number of shapes of a data set."""
+    """Return the number of shapes on all images of a data set."""
     return sum(
         len(AnnotationStore.read(dataset.folder, image).shapes)
         for image, _ in _annotated_records(dataset)
@@ -306,7 +317,7 @@ def count_shapes(dataset: Dataset) -> int:
 
 
 def annotation_summary(dataset: Dataset) -> Json:
-    """Return classes, patients and number of annotated images, for the page."""
+    """Return classes, their colours, patients and number of annotated images as JSON."""
     manifest = known_labels_manifest(dataset)
     return {
         "classes": manifest.classes,

@@ -1,9 +1,9 @@
 """Prediction for the visible part of an image, from the annotations so far, in a second or two.
 
-The features of a patch are those of a pretrained encoder if one is installed, or else colours and
-edges of its pixels and of its neighbours. They are computed once per chunk of the image and cached
-in memory. After each stroke, a multinomial logistic regression is fitted to them, which takes
-milliseconds. It is not a trained model, and its accuracy is unknown.
+The features of a patch are those of a pretrained encoder if it is installed, or else colours and
+edges of its pixels and of its neighbours. They are computed by chunks (parts of the patch grid) and
+cached. After each stroke, a multinomial logistic regression is fitted to the features of
+annotated patches, which takes milliseconds. Its accuracy is unknown.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ...utils.cache import Key, LRUCache
 from ..schema import Json
 from .store import AnnotationClass, Shape, bounding_box, shape_polygons
 
-Chunk = tuple[slice, slice]
-Box = tuple[float, float, float, float]
+Chunk = tuple[slice, slice]  # rows and columns of the patch grid
+Box = tuple[float, float, float, float]  # left, top, right, bottom in level-0 pixels
 # Tissue mask of a chunk's patches (rows, columns), and features of tissue patches (n, n_features).
 PatchFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
@@ -40,17 +40,17 @@ _ENCODER_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel of the patches, if the pixe
 
 
 def is_encoder_installed() -> bool:
-    """Return whether the pretrained encoder is installed."""
+    """Return whether the packages for the pretrained encoder are installed."""
     return missing_dependency(ENCODER) is None
 
 
 def make_quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
-    """Return the recipe for an image of this pixel size.
+    """Return the recipe of the patch features of an image.
 
     Parameters
     ----------
-    mpp : µm per pixel; None if unknown
-    with_encoder : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
+    mpp : µm per pixel of the image; None if unknown
+    with_encoder : whether features are those of the encoder, or else colours and edges
     """
     target_mpp = _ENCODER_MPP if with_encoder else _PIXEL_MPP
     downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
@@ -62,10 +62,10 @@ def make_quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
 
 
 class InteractiveImage:
-    """Image with the grid and the cached patch features of quick predictions."""
+    """Image with a patch grid, whose patch features are cached by chunk."""
 
     def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
-        """Prepare an open image; `image` is the cache key of its file."""
+        """Make the grid for an open image and a recipe; `image` is the cache key of its file."""
         self.prepared_image = PreparedImage(source, recipe, None, None, image)
         self.grid = replace(self.prepared_image.grid(), chunk_px=_CHUNK_PX)
         self.chunks = list(self.grid.chunks())
@@ -89,7 +89,7 @@ class InteractiveImage:
         return cache.get((*self._key, repr(chunk)), compute)
 
     def chunks_in_box(self, box: Box) -> list[Chunk]:
-        """Return the chunks visible in a box (left, top, right, bottom), central ones first."""
+        """Return the chunks that overlap a box, central ones first."""
         origin = (self.grid.left, self.grid.top) * 2
         left, top, right, bottom = (
             (edge - start) / self.grid.step for edge, start in zip(box, origin, strict=True)
@@ -116,7 +116,7 @@ def _pixel_chunk_features(prepared: PreparedImage, grid: PatchGrid, chunk: Chunk
 
 
 def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return means and deviations of colours, edges and grey quantiles of patches: (n, 14)."""
+    """Return features (n, 14) of RGB patches: means and standard deviations, edges, quantiles."""
     values = patches.astype(np.float32) / 255
     flat = values.reshape(len(values), -1, 3)
     grey = values.mean(axis=3)
@@ -133,7 +133,7 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _with_neighbours(
     patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Append the mean features of neighbouring patches: (n_tissue, 2 × n_features)."""
+    """Append means over 3 × 3 patches to the features of tissue: (n_tissue, 2 · n_features)."""
     features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
     weight = np.maximum(ndimage.uniform_filter(tissue.astype(np.float32), 3, mode="nearest"), 1e-6)
@@ -153,13 +153,13 @@ _MIN_OPACITY = 0.25  # opacity of a patch with equal probabilities
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """Image and its shapes."""
+    """Image and the shapes annotated on it."""
 
     image: InteractiveImage
     shapes: Sequence[Shape]
 
     def class_regions(self) -> dict[str, RunLengthMask]:
-        """Return the annotated region of each class, by class id."""
+        """Return the annotated region of each class as a mask, by class id."""
         by_class: dict[str, list[Shape]] = {}
         for shape in self.shapes:
             by_class.setdefault(shape["label"], []).append(shape)
@@ -167,7 +167,7 @@ class AnnotatedImage:
         return {label: _region(shapes, size) for label, shapes in by_class.items()}
 
     def training_chunks(self) -> list[Chunk]:
-        """Return chunks for training: a limited number per shape and image, latest shapes first."""
+        """Return chunks with annotations, limited in number per shape and image, latest first."""
         chunks: dict[str, Chunk] = {}
         for shape in reversed(self.shapes):
             touched = self._overlapping_chunks(shape)
@@ -194,9 +194,9 @@ class AnnotatedImage:
     def iter_samples(
         self, cache: LRUCache[PatchFeatures]
     ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield class ids with the features of patches at least half inside their shapes.
+        """Yield (class id, features of the patches in its region) for each chunk and class.
 
-        Fields whose features are not yet computed are omitted.
+        Chunks whose features are not in the cache are omitted.
         """
         regions, grid = self.class_regions(), self.image.grid
         for chunk in self.training_chunks():
@@ -226,13 +226,13 @@ def _box(shape: Shape) -> Box:
 
 @dataclass(frozen=True)
 class Viewport:
-    """Part of an image to predict.
+    """Visible part of an image, to be predicted from annotations.
 
     Attributes
     ----------
     image : image
     box : visible part
-    annotations : annotated images to fit the classifier on
+    annotations : annotated images to fit the classifier to
     classes : annotation classes
     deadline : value of time.monotonic after which no further chunk is computed
     """
@@ -247,8 +247,8 @@ class Viewport:
 def predict_viewport(viewport: Viewport, cache: LRUCache[PatchFeatures]) -> Json:
     """Predict the viewport as far as time permits.
 
-    Return the class map as an image, the number of annotated patches per class, the number of
-    chunks `left` to compute, and that of chunks `beyond` the maximum.
+    Return "picture", the class map as an image or None; "patches", the number of annotated patches
+    by class id; and numbers of chunks: "left" to compute, and "beyond" the maximum.
     """
     visible = viewport.image.chunks_in_box(viewport.box)
     chunks = visible[:_MAX_CHUNKS]
@@ -284,7 +284,10 @@ def _compute_chunks(
     cache: LRUCache[PatchFeatures],
     deadline: float,
 ) -> int:
-    """Compute features of chunks until the deadline, at least one; return the number left."""
+    """Compute missing features until the deadline, but of at least one chunk.
+
+    Return the number of chunks that are still missing.
+    """
     missing = {
         (id(image), repr(chunk)): (image, chunk)
         for image, chunk in required
@@ -299,7 +302,7 @@ def _compute_chunks(
 
 @dataclass(frozen=True)
 class SoftmaxClassifier:
-    """Multinomial logistic regression on standardised features."""
+    """Multinomial logistic regression on features standardised by `mean` and `scale`."""
 
     labels: list[str]
     mean: NDArray[np.float32]
@@ -309,7 +312,7 @@ class SoftmaxClassifier:
 
     @classmethod
     def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> SoftmaxClassifier:
-        """Fit the classifier to features (n, n_features) by class, with equal class weights."""
+        """Fit to features (n, n_features) by class id, with equal weights of the classes."""
         from sklearn.linear_model import LogisticRegression
 
         labels = list(samples)
@@ -324,7 +327,7 @@ class SoftmaxClassifier:
         return cls(labels, mean, scale, weights, bias)
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return class probabilities (n, n_classes)."""
+        """Return class probabilities (n, n_classes), in the order of `labels`."""
         scores = (X - self.mean) / self.scale @ self.weights + self.bias
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
@@ -357,7 +360,7 @@ def _render_map(
     features: Mapping[str, PatchFeatures],
     classifier: SoftmaxClassifier,
 ) -> Json:
-    """Return an image with one pixel per patch of the chunks, and its position."""
+    """Return the predicted classes of chunks as a PNG with one pixel per patch, and its box."""
     grid = viewport.image.grid
     top, left = (min(chunk[axis].start for chunk in chunks) for axis in (0, 1))
     bottom, right = (max(chunk[axis].stop for chunk in chunks) for axis in (0, 1))

@@ -4,8 +4,8 @@ sheets/IMAGE.json   {"shapes": […], "done": [change, …], "undone": [change, 
 classes.json        name and colour of each class
 
 A change is a pair (removed shapes, added shapes); undoing it exchanges the two. The undo history is
-stored with the shapes and survives a restart. Its length is limited by its size, with at least one
-step. Shapes refer to their class by id, so that renaming a class does not touch them.
+stored with the shapes. It is limited in size, but has at least the last change. Shapes refer to
+their class by id, so that renaming a class does not change them.
 
 Polygons are in level-0 pixels, also in the GeoJSON files, which have the format of QuPath.
 """
@@ -35,22 +35,22 @@ from ..schema import Json
 from ..workspace import Kind, damaged_file_error, is_id, new_id, read_fields, read_json
 
 Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y and not closed
-Size = tuple[int, int]
-Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # least and greatest x and y
+Size = tuple[int, int]  # width, height
+Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # minimum (x, y) and maximum (x, y)
 
-_DIGITS = 1  # of corners, in pixels
+_DIGITS = 1  # decimals to which corners are rounded
 _GRID = 10.0**-_DIGITS
 _MIN_AREA = 1.0  # of a polygon, in pixels
-_PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of the radius of a brush
-_POINTS_PER_PIECE = 50  # sides of a path that are buffered together
+_PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of simplification, in radii of the brush
+_POINTS_PER_PIECE = 50  # segments of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
 def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
     """Return the polygons that a round brush covers along a path (n, 2), clipped to the image.
 
-    The path is buffered in pieces, which are united: a single buffer of a path that often crosses
-    itself takes minutes.
+    The path is divided into parts whose buffers are united, as the buffer of a whole path that
+    often crosses itself takes minutes.
     """
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
@@ -61,9 +61,14 @@ def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Po
 
 
 def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
-    """Return valid polygons of a ring, which may cross itself, minus the other rings (holes).
+    """Return valid polygons of the outer ring, which may cross itself, minus the holes.
 
-    A valid polygon is returned unchanged. The list is empty if there is no area on the image.
+    A valid polygon inside the image is only rounded. The list is empty without area on the image.
+
+    Parameters
+    ----------
+    rings : outer ring, then the holes
+    size : (width, height) of the image, to which the polygons are clipped
     """
     outer, *holes = (_round_ring(ring) for ring in rings)
     if len(outer) < 3:
@@ -79,14 +84,14 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 
 def count_intersections(ring: Ring) -> float:
-    """Return the number of self-intersections of a ring; counting stops at MAX_INTERSECTIONS."""
+    """Count the self-intersections of a ring to MAX_INTERSECTIONS + 1; infinity if too slow."""
     if is_tangled(ring):
         return np.inf
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
 
 
 def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list[Polygon] | None:
-    """Subtract polygons from others; None if they do not overlap."""
+    """Return polygons minus the `subtracted` ones; None if they do not overlap."""
     box = bounding_box(subtracted)
     near = [_boxes_overlap(bounding_box([polygon]), box) for polygon in polygons]
     if not any(near):
@@ -121,13 +126,13 @@ def _boxes_overlap(one: Box, other: Box) -> bool:
 
 
 def _round_ring(ring: Ring) -> Ring:
-    """Round points to the grid, and drop consecutive duplicates."""
+    """Round the points of a ring to `_DIGITS` decimals, and drop consecutive duplicates."""
     ring = np.asarray(np.round(ring, _DIGITS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
 def _make_valid(polygon: Any) -> Any:
-    """Return a valid geometry of the enclosed area, by the non-zero winding rule."""
+    """Return a valid geometry of the area of a polygon, by the non-zero winding rule."""
     if polygon.is_valid:
         return polygon
     return shapely.make_valid(polygon, method="structure", keep_collapsed=False)
@@ -138,7 +143,7 @@ def _clip(geometry: Any, size: Size) -> Any:
 
 
 def _to_polygons(geometry: Any) -> list[Polygon]:
-    """Return the polygons of a geometry; outer rings have a positive area, as RFC 7946 asks."""
+    """Return the polygons of a Shapely geometry that are not tiny, oriented as in RFC 7946."""
     parts = shapely.orient_polygons(shapely.get_parts(geometry))
     return [
         [shapely.get_coordinates(ring)[:-1] for ring in (part.exterior, *part.interiors)]
@@ -155,7 +160,7 @@ _CLASSES_FILE = "classes.json"
 
 @dataclass(frozen=True)
 class AnnotationClass:
-    """Annotation class; `colour` is written as #rrggbb."""
+    """Annotation class of a data set; `colour` is a text #rrggbb."""
 
     id: str
     name: str
@@ -163,7 +168,7 @@ class AnnotationClass:
 
     @property
     def rgb(self) -> list[int]:
-        """Colour as three integers."""
+        """Colour as three integers from 0 to 255."""
         return [int(self.colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
@@ -181,7 +186,7 @@ def read_classes(folder: Path) -> list[AnnotationClass]:
 
 
 def class_colours(folder: Path) -> dict[str, str]:
-    """Return the colours of the classes by name."""
+    """Read the colours (#rrggbb) of the classes of a data set, by name."""
     return {class_.name: class_.colour for class_ in read_classes(folder)}
 
 
@@ -211,7 +216,7 @@ def add_class(
 def update_class(
     classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
 ) -> list[AnnotationClass]:
-    """Return the classes with a changed name or colour of one class."""
+    """Return the classes; one has the name and the colour of the body of a request, if any."""
     old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
     name = _validate_name(body["name"], others) if "name" in body else old.name
@@ -221,7 +226,7 @@ def update_class(
 
 
 def has_name(class_: AnnotationClass, name: str) -> bool:
-    """Return whether a class has this name, ignoring case, blanks and Unicode normalisation."""
+    """Return whether a class has this name, up to case, spaces and Unicode normalisation."""
     return class_.name.casefold() == _normalized_name(name).casefold()
 
 
@@ -259,7 +264,7 @@ def _first_unused_colour(classes: Sequence[AnnotationClass]) -> str:
 
 
 def to_hex(rgb: Sequence[int]) -> str:
-    """Return a colour as #rrggbb."""
+    """Return a colour (red, green, blue from 0 to 255) as #rrggbb."""
     return "#" + "".join(f"{value:02x}" for value in rgb)
 
 
@@ -274,15 +279,16 @@ _FIELDS: dict[str, Kind] = {"shapes": list, "done": list, "undone": list}
 
 
 class Shape(TypedDict):
-    """Annotated shape.
+    """Annotated shape on an image.
 
     Attributes
     ----------
     id : id of the shape
     label : id of its class
-    tool : drawing tool
-    area : area in pixels
-    polygons : polygons of rings, the outer one and its holes, of corners [x, y] in level-0 pixels
+    tool : drawing tool, or "file" if imported
+    area : area in level-0 pixels
+    polygons : list of polygons, which are lists of rings (the outer ring, then holes), which are
+        lists of corners [x, y] in level-0 pixels
     """
 
     id: str
@@ -298,7 +304,7 @@ _SHAPE_FIELDS = Shape.__required_keys__
 
 @dataclass(frozen=True)
 class AnnotationStore:
-    """Shapes of an image, changes that can be undone, and changes that can be redone."""
+    """Shapes of an image, changes that can be undone (latest last), and undone changes."""
 
     shapes: list[Shape]
     undo_stack: list[Change]
@@ -306,7 +312,7 @@ class AnnotationStore:
 
     @classmethod
     def read(cls, folder: Path, image: str) -> AnnotationStore:
-        """Read the annotations of an image."""
+        """Read the annotations of an image (id) from the folder of its data set."""
         path = _annotation_file(folder, image)
         if not path.exists():
             return cls([], [], [])
@@ -323,12 +329,12 @@ class AnnotationStore:
         return cls(content["shapes"], done, undone)
 
     def write(self, folder: Path, image: str) -> None:
-        """Write the annotations of an image."""
+        """Write the annotations of an image (id) to the folder of its data set."""
         content = {"shapes": self.shapes, "done": self.undo_stack, "undone": self.redo_stack}
         write_checked_json(_annotation_file(folder, image), content)
 
     def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
-        """Return the annotations after a change, which clears the changes to redo."""
+        """Return the annotations after a change; there are then no changes to redo."""
         change = list(removed), list(added)
         shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)
@@ -343,7 +349,7 @@ class AnnotationStore:
         return AnnotationStore(shapes, done, [*self.redo_stack, (removed, added)])
 
     def redo(self) -> AnnotationStore:
-        """Return the annotations with the last undone change."""
+        """Return the annotations after redoing the last undone change."""
         if not self.redo_stack:
             raise ValueError("there is nothing to redo")
         *undone, change = self.redo_stack
@@ -377,7 +383,7 @@ def _apply_change(shapes: Sequence[Shape], change: Change) -> list[Shape]:
 
 
 def _truncate_history(changes: list[Change]) -> list[Change]:
-    """Return the latest changes that fit the limits, at least one."""
+    """Return the latest changes, as many as the limits permit, and at least one."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
     return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
@@ -396,18 +402,18 @@ def _check_limits(shapes: Sequence[Shape]) -> None:
 
 
 def annotated_images(folder: Path) -> list[str]:
-    """Return the ids of all images that were ever annotated."""
+    """Return the ids of all images with an annotation file, even if it has no shapes."""
     paths = sorted((folder / "sheets").glob("*.json"))
     return [path.stem for path in paths if is_id(path.stem)]
 
 
 def last_change(folder: Path, image: str) -> int:
-    """Return the time of the last change of an image's annotations, in nanoseconds."""
+    """Return the POSIX time of the last change of an image's annotations, in nanoseconds."""
     return _annotation_file(folder, image).stat().st_mtime_ns
 
 
 def shape_polygons(shape: Shape) -> list[Polygon]:
-    """Return the polygons of a shape as arrays."""
+    """Return the polygons of a shape, with rings as arrays (n, 2)."""
     return [[np.array(ring, float) for ring in rings] for rings in shape["polygons"]]
 
 
@@ -419,7 +425,7 @@ _MAX_CROSSINGS = 150  # self-intersecting outlines in a file
 
 @dataclass(frozen=True)
 class ImportedAnnotations:
-    """Outlines of a file with class names and colours."""
+    """Outlines of a GeoJSON file with class names, colours by class name, and notes."""
 
     annotations: Annotations
     colours: Mapping[str, str]
@@ -427,7 +433,7 @@ class ImportedAnnotations:
 
     @classmethod
     def read(cls, name: str, data: bytes, image: ImageGeometry) -> ImportedAnnotations:
-        """Read a GeoJSON file.
+        """Read outlines from the content of a GeoJSON file, named `name`, for an image.
 
         Raises
         ------
@@ -445,7 +451,7 @@ class ImportedAnnotations:
 
     @property
     def names(self) -> list[str]:
-        """Sorted class names."""
+        """Class names in the file, sorted."""
         return sorted(self.annotations.names)
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
@@ -457,7 +463,7 @@ class ImportedAnnotations:
 
 
 def _check_counts(path: Path, imported: Annotations) -> None:
-    """Raise ValueError for too many outlines or corners."""
+    """Raise ValueError if the outlines of a file are too many, or have too many corners."""
     n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
     if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
@@ -468,7 +474,7 @@ def _check_counts(path: Path, imported: Annotations) -> None:
 
 
 def _check_crossings(path: Path, imported: Annotations) -> None:
-    """Raise ValueError for outlines with too many self-intersections."""
+    """Raise ValueError if the outlines of a file have too many self-intersections."""
     n = len({id(outline) for outline, *_ in imported.crossings})
     n_places = sum(count_intersections(ring) for _, ring, _ in imported.crossings[:_MAX_CROSSINGS])
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
@@ -479,7 +485,7 @@ def _check_crossings(path: Path, imported: Annotations) -> None:
 
 
 def _read_colours(content: Any) -> dict[str, str]:
-    """Return the colours of a GeoJSON file by class name, also of versions before QuPath 0.4."""
+    """Return the colours (#rrggbb) in parsed GeoJSON by class name, in old or new QuPath format."""
     if isinstance(content, dict):
         content = content.get("features", [content])
     colours = {}
@@ -500,7 +506,7 @@ def _is_byte(value: Any) -> bool:
 
 
 def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
-    """Return shapes as GeoJSON in ASCII, as some versions of QuPath assume the system encoding."""
+    """Return shapes as GeoJSON for QuPath, in ASCII, as some versions assume another encoding."""
     class_by_id = {class_.id: class_ for class_ in classes}
     features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)
@@ -526,7 +532,7 @@ def _feature(shape: Shape, class_: AnnotationClass) -> Json:
 
 
 def snapshot_annotations(folder: Path, image: str, data: bytes) -> Path:
-    """Write a copy of the annotations for training, which later edits do not change."""
+    """Write annotations (GeoJSON) to a file that later edits do not change; return its path."""
     path = folder / "drawn" / f"{image}-{hashlib.sha256(data).hexdigest()[:16]}.geojson"
     if not path.is_file():
         with atomic_write(path) as partial:

@@ -1,7 +1,7 @@
 """Suggestions of images or regions to label next, by uncertainty and novelty.
 
-Of n candidates, uncertainty is the fraction of them with at least the same margin, novelty the
-fraction with at most the same distance from all labelled ones; the candidate with the largest
+The uncertainty of a candidate is the fraction of candidates with a larger margin; its novelty the
+fraction whose descriptor is closer to that of a labelled image. The candidate with the largest
 product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
 suggested together. Both are ranks, so the units of margins and distances do not matter.
 
@@ -30,7 +30,7 @@ _TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 
 
 class Suggestion(NamedTuple):
-    """Index of a suggested candidate, with uncertainty and novelty from 0 to 1."""
+    """Index of a suggested candidate, with its uncertainty and novelty, from 0 to 1."""
 
     candidate: int
     uncertainty: float
@@ -69,7 +69,7 @@ def suggest(
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Return mid-ranks strictly between 0 and 1; equal values have equal ranks."""
+    """Return the mid-ranks of values, divided by their number; equal values have equal ranks."""
     n_less = np.searchsorted(np.sort(values), values, side="left")
     n_not_greater = np.searchsorted(np.sort(values), values, side="right")
     ranks: FloatArray = (n_less + n_not_greater) / (2 * len(values))
@@ -77,16 +77,16 @@ def _ranks(values: FloatArray) -> FloatArray:
 
 
 def _median_proximity(descriptors: FloatArray) -> FloatArray:
-    """Return negative distances from the median descriptor, to rank candidates without labels."""
+    """Return negative distances from the median descriptor, for use without labelled images."""
     return -np.linalg.norm(descriptors - np.median(descriptors, axis=0), axis=1)
 
 
 def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
-    """Return a descriptor (14,) of the appearance of an image, or a part of it.
+    """Return a descriptor (14,) of the appearance of an image, from RGB pixels.
 
-    It has the mean and deviation of each colour's optical density in tissue, their correlations,
-    differences to means over 3, 5 and 9 pixels, the deviation after blurring, and the fraction of
-    tissue.
+    In terms of optical density: means, standard deviations and correlations of the channels in
+    tissue; of their mean, the mean absolute difference from local means over 3, 5 and 9 pixels and
+    the standard deviation after blurring; and the fraction of tissue.
     """
     density = -np.log10((pixels.astype(np.float64) + 1) / 256)
     grey = density.mean(axis=2)
@@ -103,7 +103,11 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
 
 
 def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
-    """Return the margin of a prediction, in the unit of its model; None without tissue."""
+    """Return the margin of a stored prediction (JSON), small for an uncertain one.
+
+    It is the difference of the two largest class probabilities or fractions of patches; without
+    these, the absolute score; None without tissue.
+    """
     for fractions in (prediction["probabilities"], prediction["shares"]):
         if prediction["answer"] is not None and len(fractions) > 2 - bool(
             prediction["probabilities"]
@@ -128,13 +132,13 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class MapRegion:
-    """Square region of an image.
+    """Square region of an image that may be suggested.
 
     Attributes
     ----------
-    slices : rows and columns of the patch map
-    box : left, top, right, bottom
-    mean_margin : mean margin of its tissue patches
+    slices : rows and columns of the patch map in the region
+    box : left, top, right, bottom in level-0 pixels
+    mean_margin : mean margin of the tissue patches in the region
     """
 
     slices: tuple[slice, slice]
@@ -143,7 +147,7 @@ class MapRegion:
 
 
 def map_regions(patch_map: PatchMap) -> list[MapRegion]:
-    """Return the squares of a tiling of the map that contain enough tissue."""
+    """Return square regions that cover a map, except those with little tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
     margins, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
@@ -161,7 +165,7 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
 
 
 def _window_starts(count: int, n: int) -> list[int]:
-    """Return start indices of windows of length n that cover `count`; the last may overlap."""
+    """Return start indices of windows of length n that cover `count` indices; two may overlap."""
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -175,7 +179,7 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
 def annotation_mask(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of annotated positions of the map."""
+    """Return whether shapes overlap each grid cell of a map (n_rows, n_columns)."""
     grid = patch_map.grid
     outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
@@ -191,15 +195,15 @@ def suggest_regions(
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """Return the n most informative regions to label.
+    """Return the boxes of the n most informative regions to label, the best first.
 
     Parameters
     ----------
     patch_map : patch map of the image
     source : image
-    labelled_boxes : rectangles with labels
+    labelled_boxes : corrected rectangles (left, top, right, bottom) in level-0 pixels
     n : number of suggestions
-    shapes : annotations
+    shapes : annotations of the image
     """
     is_annotated = annotation_mask(patch_map, shapes, source.size)
     regions, labelled = list[MapRegion](), [*labelled_boxes]
@@ -223,7 +227,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def region_descriptor(source: ImageSource, box: Box) -> NDArray[np.float64]:
-    """Return the colour descriptor of a part of an image."""
+    """Return the colour descriptor of a box of an image, at reduced resolution."""
     left, top, right, bottom = box
     width = min(right, source.size[0]) - left
     height = min(bottom, source.size[1]) - top

@@ -66,7 +66,7 @@ _MAX_OTHERS = 8  # further images for fitting quick predictions
 
 
 def list_annotations(request: ApiRequest) -> Json:
-    """Return the classes and all shapes of the data set, with bounding boxes instead of corners."""
+    """Return classes and all shapes of the data set, with bounding boxes instead of corners."""
     dataset = request.dataset
     names = dataset.index.names
     images = [
@@ -100,7 +100,7 @@ def _classes_to_json(classes: list[AnnotationClass]) -> Json:
 
 
 def get_annotations(request: ApiRequest) -> Json:
-    """Return the annotations of an image."""
+    """Return classes, and the shapes of an image with the numbers of steps to undo and redo."""
     return _annotations_to_json(
         request, AnnotationStore.read(request.dataset.folder, request.image_id)
     )
@@ -115,14 +115,14 @@ def _annotations_to_json(request: ApiRequest, store: AnnotationStore) -> Json:
 
 
 def edit_annotations(request: ApiRequest, *, act: str) -> Json | SlowResponse:
-    """Edit the annotations of an image, and return them."""
+    """Edit the annotations of an image, and return them; `act` is a key of `EDITS`."""
     _check_unlabelled(request)
     check_choice("act", act, EDITS)
     return EDITS[act](request)
 
 
 def _check_unlabelled(request: ApiRequest) -> None:
-    """Raise ValueError for labelled images, as training ignores their annotations."""
+    """Raise ValueError if the data set has labels, as training then ignores annotations."""
     if request.dataset.is_labelled:
         raise ValueError(
             "these images have labels or masks, which are used for training. To annotate them, "
@@ -162,7 +162,7 @@ EDITS: dict[str, Callable[[ApiRequest], Json | SlowResponse]] = {
 
 
 def edit_classes(request: ApiRequest) -> Json:
-    """Create, change or remove a class, and return all classes."""
+    """Create, change or remove an annotation class, and return all classes."""
     _check_unlabelled(request)
     return _classes_to_json(change_classes(request.dataset, request.body))
 
@@ -171,7 +171,7 @@ def edit_classes(request: ApiRequest) -> Json:
 
 
 def import_file(request: ApiRequest, *, name: str = "") -> SlowResponse:
-    """Import outlines from a file; the file itself is not stored."""
+    """Import outlines from the GeoJSON body, a file called `name`; return the annotations."""
     _check_unlabelled(request)
 
     def load() -> Json:
@@ -191,7 +191,7 @@ def _read_upload(request: ApiRequest, name: str, source: ImageSource) -> Importe
 
 
 def download_annotations(request: ApiRequest) -> Response:
-    """Return the annotations as GeoJSON, with the file name that `--annotations` requires."""
+    """Return the annotations of an image as a GeoJSON file, named as `--annotations` requires."""
     folder = request.dataset.folder
     data = to_geojson(AnnotationStore.read(folder, request.image_id).shapes, read_classes(folder))
     name = f"{Path(request.record.path.name).stem}.geojson"
@@ -202,7 +202,7 @@ def download_annotations(request: ApiRequest) -> Response:
 
 
 def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
-    """Predict the visible part of an image from the current annotations."""
+    """Predict a box (left, top, right, bottom in level-0 pixels) from the annotations so far."""
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
@@ -279,7 +279,7 @@ Item = TypeVar("Item")
 
 
 def suggest_images(request: ApiRequest) -> Json:
-    """Suggest predicted images to label next, and further images to predict next."""
+    """Suggest images to label next, among predicted ones, and images to predict next."""
     labelled = _labelled_images(request)
     unlabelled = {
         image_id: r for image_id, r in request.dataset.index.by_id.items() if r.path not in labelled
@@ -327,7 +327,7 @@ def suggest_images(request: ApiRequest) -> Json:
 
 
 def _labelled_images(request: ApiRequest) -> dict[Any, ImageRecord]:
-    """Return training, test, corrected and annotated images as a dictionary by path."""
+    """Return the training, test, corrected and annotated images of the data set, by path."""
     records, folder = request.dataset.index.by_id, request.dataset.folder
     annotated = [c["image"] for c in request.dataset.corrections()]
     annotated += [i for i in annotated_images(folder) if AnnotationStore.read(folder, i).shapes]
@@ -341,7 +341,7 @@ def _labelled_images(request: ApiRequest) -> dict[Any, ImageRecord]:
 
 
 def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
-    """Return at most `n_max` evenly spaced items."""
+    """Return at most `n_max` items, evenly spaced in the list."""
     if len(items) <= n_max:
         return items
     return [items[index] for index in np.linspace(0, len(items) - 1, n_max).astype(int)]
@@ -350,7 +350,7 @@ def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
 def _labelled_descriptors(
     request: ApiRequest, labelled: list[ImageRecord], n_features: int
 ) -> NDArray[np.float64]:
-    """Return the descriptors of at most `_MAX_COMPARED` labelled images: (n, n_features)."""
+    """Return the colour descriptors (n, n_features) of at most `_MAX_COMPARED` labelled images."""
     descriptors = [
         _cached_descriptor(request, record) for record in _evenly_spaced(labelled, _MAX_COMPARED)
     ]
@@ -373,7 +373,7 @@ def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.f
 
 
 def _stored_margin(request: ApiRequest, record: ImageRecord) -> float | None:
-    """Return the margin of an image's prediction; None without prediction or tissue."""
+    """Return the margin of the stored prediction of an image; None if there is none."""
     prediction = load_prediction(request.job.folder / "maps", record, request.dataset.settings.mpp)
     return None if prediction is None else prediction_margin(prediction)
 

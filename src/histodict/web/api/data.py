@@ -30,7 +30,7 @@ from .trainings import list_jobs
 
 
 def get_session(request: ApiRequest) -> Json:
-    """Return the state of the front page: data folders, data sets opened before, jobs."""
+    """Return the content of the front page: user, data folders, opened data sets and jobs."""
     folders = request.context.folders
     return {
         "user": request.user.name,
@@ -49,21 +49,21 @@ def get_session(request: ApiRequest) -> Json:
 
 
 def list_folder(request: ApiRequest, *, folder_index: int = 0, relative_path: str = "") -> Json:
-    """Return the contents of a data folder."""
+    """Return the contents of a folder, given relative to the data folder of this index."""
     return request.context.folders.list_folder(folder_index, relative_path)
 
 
 def open_data(
     request: ApiRequest, *, folder_index: int = 0, relative_path: str = "", bare: bool = False
 ) -> Json:
-    """Open a folder or table, given by the index of its data folder, and return its id."""
+    """Open a folder or table as a data set and return its id; `bare` ignores its labels."""
     source = request.context.folders.find(folder_index, relative_path)
     indexes = request.context.indexes
     return {"id": open_dataset(request.user, indexes, source, ignores_labels=bare).id}
 
 
 def get_dataset(request: ApiRequest) -> Response:
-    """Return the settings and images of a data set."""
+    """Return the settings, warnings and images of a data set."""
     settings = json.dumps(_settings_to_json(request), allow_nan=False, separators=(",", ":"))
     data = b'%b,"images":%b}' % (
         settings.encode("ascii").removesuffix(b"}"),
@@ -100,7 +100,7 @@ def _settings_to_json(request: ApiRequest) -> Json:
 
 
 def check_images(request: ApiRequest, *, check: str = "") -> Json:
-    """Return the current results of the background checks of all images."""
+    """Return the state of the background check; `check` is its key in the last response, if any."""
     context, dataset_id = request.context, str(request.path_parameters["data"])
     source = find_source(request.user, context.folders, dataset_id)
     running = context.checks.running_state(check, source)
@@ -112,7 +112,7 @@ def check_images(request: ApiRequest, *, check: str = "") -> Json:
 
 
 def change_settings(request: ApiRequest) -> Response:
-    """Change settings such as the positive class or the pixel size; return the data set."""
+    """Change settings of a data set, such as the positive class, and return the data set."""
     update_settings(request.dataset, request.body, known_labels_manifest(request.dataset))
     return get_dataset(replace(request))  # a copy does not cache the data set
 
@@ -121,7 +121,7 @@ def change_settings(request: ApiRequest) -> Response:
 
 
 def get_thumbnail(request: ApiRequest) -> Response | SlowResponse:
-    """Return the thumbnail of an image."""
+    """Return the thumbnail of an image as JPEG."""
     tiles, record = request.context.tiles, request.record
     file = tiles.thumbnail_file(record)
     if file.is_file():
@@ -150,7 +150,7 @@ def get_image(request: ApiRequest) -> SlowResponse:
 
 
 def get_tile(request: ApiRequest, *, level: int, column: int, row: int) -> Response | SlowResponse:
-    """Return a tile of an image."""
+    """Return a tile of the pyramid of an image as JPEG."""
     tiles, record = request.context.tiles, request.record
     position = level, column, row
     cached = tiles.cached_tile(record, *position)
@@ -160,7 +160,7 @@ def get_tile(request: ApiRequest, *, level: int, column: int, row: int) -> Respo
 
 
 def get_mask_outlines(request: ApiRequest) -> SlowResponse:
-    """Return the outlines of an image's mask."""
+    """Return the outlines of the regions in the mask of an image."""
     record, tiles = request.record, request.context.tiles
     if record.mask is None:
         raise KeyError("this image has no mask")
@@ -175,7 +175,7 @@ def get_mask_outlines(request: ApiRequest) -> SlowResponse:
 def correct_label(
     request: ApiRequest, *, image: str, label: str | None = "", box: list[int] | None = None
 ) -> Json:
-    """Correct a label; without label and box, exclude the image."""
+    """Store a correction, see `add_correction`, and return all corrections of the data set."""
     if box is not None and len(box) != 4:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = request.dataset
@@ -184,7 +184,7 @@ def correct_label(
 
 
 def undo_correction(request: ApiRequest, *, id: str) -> Json:
-    """Remove a correction and return the remaining ones."""
+    """Remove the correction with this id, and return the remaining ones."""
     dataset = request.dataset
     remove_correction(dataset, id)
     return {"corrections": dataset.corrections()}

@@ -47,7 +47,7 @@ _PATCH_DISPLAY_PX = 150
 
 
 def get_model(request: ApiRequest) -> Json:
-    """Return the description of a model with its results."""
+    """Return the content of the model page: model card, results, scores and atoms."""
     job = request.job
     trained = request.loaded_model
     model = trained.model
@@ -75,7 +75,7 @@ def get_model(request: ApiRequest) -> Json:
 
 
 def _compare_with_parent(request: ApiRequest, results: Json | None) -> PreviousModel | None:
-    """Return the comparison with the parent; None if the parent does not exist."""
+    """Return the comparison of a model with its parent; None if there is no parent."""
     try:
         parent = find_job(request.user, str(request.job.request.get("parent")))
     except KeyError:
@@ -84,7 +84,7 @@ def _compare_with_parent(request: ApiRequest, results: Json | None) -> PreviousM
 
 
 def scores_at_threshold(request: ApiRequest) -> Json:
-    """Return scores with intervals at the operating point of the query."""
+    """Return scores with intervals at the decision threshold `point` of the query."""
     results = _results(request)
     return dict(_scores_at_threshold(request.model_at_threshold(), results))
 
@@ -105,7 +105,7 @@ def _results(request: ApiRequest) -> Json:
 
 
 def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
-    """Return the most used atoms of each class, the first of its dictionary."""
+    """Return the most used atoms of each class, which are the first ones of its dictionary."""
     atoms = model.model_.atoms()
     if atoms is None:
         return []
@@ -128,7 +128,7 @@ def _checked_atoms(request: ApiRequest, atom: int) -> AtomTable:
 
 
 def draw_atom(request: ApiRequest, *, atom: int) -> Response:
-    """Return an image of an atom or, if its features are not pixels, of its top patch."""
+    """Return an atom as an image or, if its features are not pixels, its top training patch."""
     atoms, gallery = _checked_atoms(request, atom), request.loaded_model.gallery
     side = atoms.patch_px
     if side is not None:
@@ -142,7 +142,7 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
 
 
 def list_atom_patches(request: ApiRequest, *, atom: int) -> Json:
-    """Return the training patches with the largest weights of an atom."""
+    """Return the training patches in which the weight of an atom is largest."""
     _checked_atoms(request, atom)
     gallery, learn = gallery_and_images(request)
     patches = gallery.top_patches(atom)
@@ -152,7 +152,7 @@ def list_atom_patches(request: ApiRequest, *, atom: int) -> Json:
 
 
 def gallery_and_images(request: ApiRequest) -> tuple[PatchSample, Manifest]:
-    """Return the stored training patches and the training images."""
+    """Return the stored training patches of a model, and its training images."""
     gallery = request.loaded_model.gallery
     if gallery is None:
         raise KeyError("this method uses whole images and has no training patches")
@@ -160,20 +160,20 @@ def gallery_and_images(request: ApiRequest) -> tuple[PatchSample, Manifest]:
 
 
 def patch_origin(gallery: PatchSample, training_images: Manifest, patch: int) -> Json:
-    """Return the origin of a training patch."""
+    """Return index, image name, label and patient of a stored training patch, given its index."""
     record = training_images.records[int(gallery.images[patch])]
     name = training_image_name(training_images, record)
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
 
 
 def draw_patch(request: ApiRequest, *, patch: int) -> Response:
-    """Return a training patch in its surroundings, with its outline."""
+    """Return a JPEG of a training patch with its surroundings, with the patch outlined."""
     pixels = _training_pixels(request, patch, _CONTEXT_FACTOR)
     return image_response(encode_jpeg(draw_outline(pixels, _CONTEXT_FACTOR), 90))
 
 
 def _training_pixels(request: ApiRequest, patch: int, scale: int) -> NDArray[np.uint8]:
-    """Return the pixels of a square around a training patch, `scale` as wide as the patch."""
+    """Return the pixels of a square around a training patch, `scale` times as wide as it."""
     gallery, learn = gallery_and_images(request)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("the training patch does not exist")
@@ -185,7 +185,7 @@ def _training_pixels(request: ApiRequest, patch: int, scale: int) -> NDArray[np.
 
 
 def _check_path(request: ApiRequest, record: ImageRecord) -> None:
-    """Raise an error for images outside the data folders, except crops in the workspace."""
+    """Raise ForbiddenFileError for an image outside the data folders and the user's workspace."""
     if not record.path.resolve().is_relative_to(request.user.folder):
         request.context.folders.check(record.path)
 
@@ -194,7 +194,7 @@ def _check_path(request: ApiRequest, record: ImageRecord) -> None:
 
 
 def download_model(request: ApiRequest) -> Response:
-    """Return the model file, with the threshold of the query."""
+    """Return the model as a file, with the decision threshold of the query."""
     data = _file_content(partial(save_model, _tuned_model(request)))
     return file_response(request.job.name + ".histodict", "application/octet-stream", data)
 
@@ -215,13 +215,13 @@ def _tuned_model(request: ApiRequest) -> Model:
 
 
 def _is_threshold_changed(model: Model, results: Json | None) -> bool:
-    """Return whether the operating point differs from the trained one."""
+    """Return whether the threshold of a model differs from that of the results."""
     point, trained = model.decision_threshold, (results or {}).get("operating_point")
     return point is not None and trained is not None and not isclose(point.value, trained["value"])
 
 
 def download_report(request: ApiRequest) -> Response:
-    """Return the HTML report of a model, cached because it takes a second."""
+    """Return the HTML report of a model as a file, cached because rendering takes a second."""
     learn, test = request.training_and_test_images()
     for record in (*learn.records, *test.records):
         _check_path(request, record)
@@ -237,9 +237,8 @@ def download_report(request: ApiRequest) -> Response:
 def _report_key(request: ApiRequest, training_images: Manifest, test: Manifest) -> Key:
     """Return the cache key of a report, from the state of all its inputs before they are read.
 
-    These are the request with labels, pixel sizes and corrections; the model, its training patches
-    and its results; the image files; excluded images; the decision threshold; and the number of
-    models tested on the same patients. Maps depend on the model and the images.
+    Inputs are the files of the job and of the images, the manifests, the decision threshold and the
+    number of models tested on the same patients. Maps depend on the model and the images.
     """
     job = request.job
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
@@ -268,7 +267,7 @@ def _write_report(
 
 
 def _results_at_threshold(model: Model, results: Json) -> Json:
-    """Return the results at the model's decision threshold."""
+    """Return the results of a job with labels predicted at the threshold of `model`."""
     point = model.decision_threshold
     if point is None:
         return results
@@ -289,7 +288,7 @@ def _file_content(write: Callable[[Path], object]) -> bytes:
 
 
 def file_response(name: str, kind: str, data: bytes) -> Response:
-    """Return a response that the browser saves under this file name."""
+    """Return a response of MIME type `kind` that the browser saves with this file name."""
     file_name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
     return Response(data, media_type=kind, headers=headers)

@@ -1,4 +1,4 @@
-"""Training page API: options, start, progress, cancellation and management of jobs."""
+"""Training page API: options of trainings; start, progress and management of jobs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _MAX_SETTING_VALUE = 1e9  # larger values of any setting exceed the memory
 def list_choices(
     request: ApiRequest, *, preset: str = "default", method: str = "dfdl", regions: str = ""
 ) -> Json:
-    """Return the options of a training, and the settings of a preset for a method.
+    """Return the possible options of a training, and the settings of a preset for a method.
 
     Parameters
     ----------
     request : request
-    preset, method : names
+    preset, method : name of the preset and of the method
     regions : class whose regions are detected; empty to classify images
     """
     plan = make_preset_plan(preset, method, regions=bool(regions))
@@ -88,7 +88,17 @@ def start_training(
     test_folds: int = 4,
     test_patients: list[str] | None = None,
 ) -> Json:
-    """Start the training of a data set; with a parent, its plan and test patients are reused."""
+    """Start a training, unless an active one has the same request, and return its id.
+
+    Parameters
+    ----------
+    request : request
+    data : id of the data set
+    parent : id of a training whose plan and test patients are used, in place of other options
+    skip_bad : whether unreadable images are excluded
+    method, preset, settings : names of method and preset, and changed settings of the preset
+    regions, seed, test_folds, test_patients : see `TrainingSettings`
+    """
     dataset = find_dataset(request.user, request.context.indexes, data)
     earlier = find_job(request.user, parent) if parent else None
     if earlier and earlier.request["data"] != dataset.id:
@@ -127,9 +137,9 @@ def _active_job(request: ApiRequest, job_request: Json) -> Job | None:
 def _check_images(
     request: ApiRequest, dataset: Dataset, training: TrainingSettings, skip_bad: bool
 ) -> None:
-    """Raise ValueError for images with problems found on the data page.
+    """Raise ValueError if the check on the data page has found errors or unreadable images.
 
-    Images that were not yet checked are checked by the worker.
+    If it is not complete, the worker checks the images.
     """
     if not dataset.is_labelled:
         return  # most images have no annotations
@@ -164,7 +174,7 @@ def _check_setting(name: str, text: str) -> None:
 
 
 def get_job(request: ApiRequest) -> Json:
-    """Return state and progress of a job."""
+    """Return the summary of a job with its progress, classes and unreadable images."""
     job = request.job
     return summarize_job(request, job) | {
         "progress": _progress_to_json(job),
@@ -176,7 +186,7 @@ def get_job(request: ApiRequest) -> Json:
 
 
 def _describe_training(job: Job) -> str:
-    """Return a one-line description of a training."""
+    """Return a line that describes a training; empty for other jobs."""
     request = job.request
     if request["kind"] != "train":
         return ""
@@ -219,7 +229,7 @@ def _map_job_to_json(job: Job) -> MapJob:
 
 
 def fraction_done(job: Job) -> float:
-    """Return the completed fraction of the map of a large image."""
+    """Return the completed fraction of a job that computes a map, from 0 to 1."""
     steps = job.progress()
     if not steps:
         return 0.0
@@ -228,7 +238,7 @@ def fraction_done(job: Job) -> float:
 
 
 def summarize_job(request: ApiRequest, job: Job) -> Json:
-    """Return the summary of a job."""
+    """Return the state and main properties of a job, for lists of jobs."""
     fields = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
     return {name: job.summary[name] for name in fields} | {
@@ -242,7 +252,7 @@ def summarize_job(request: ApiRequest, job: Job) -> Json:
 
 
 def _progress_to_json(job: Job) -> Json:
-    """Return the progress per stage, the objective per class and step, and the time left."""
+    """Return (done, total) of each stage, the objectives of all steps, and the seconds left."""
     steps = job.progress()
     stages = {step["stage"]: (step["done"], step["total"]) for step in steps}
     return {
@@ -255,7 +265,7 @@ def _progress_to_json(job: Job) -> Json:
 
 
 def seconds_left(job: Job) -> float | None:
-    """Return the remaining time of a running job; None if unknown.
+    """Return the remaining seconds of a running job; None if unknown or not running.
 
     The time is the latest estimate of the worker minus the time since the estimate.
     """
@@ -275,7 +285,7 @@ def cancel_job(request: ApiRequest) -> Json:
 
 
 def _job_with_worker(request: ApiRequest) -> Job:
-    """Return the job of the request; raise ValueError for an imported model."""
+    """Return the job of the request; raise ValueError if it is an imported model."""
     if request.job.summary["kind"] == IMPORTED:
         raise ValueError("a model from a file cannot be resumed here")
     return request.job
@@ -300,7 +310,7 @@ def rename_job(request: ApiRequest, *, name: str) -> Json:
 
 
 def delete_job(request: ApiRequest) -> Json:
-    """Delete a training with its results and the maps that wait for its model."""
+    """Delete a training with its results and the jobs that use its model; return all jobs."""
     job = request.job
     if job.state()["state"] in ACTIVE:
         raise ValueError("the training is running: cancel it first")

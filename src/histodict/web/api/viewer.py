@@ -1,7 +1,6 @@
 """Viewer API: patch maps, explanations, downloads and comparisons of models.
 
-Downloads are outlines for QuPath and tables of patches; the page itself exports images. Imported
-models are checked for compatibility with the images, and maps of two models are compared.
+Downloads are outlines for QuPath and tables of patches; images are exported by the page itself.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _START_LOCK = threading.Lock()  # serialises starts, or two requests could start
 
 
 def predict_image(request: ApiRequest) -> Json | SlowResponse:
-    """Return the prediction of an image, or the state of its job."""
+    """Return the prediction of an image; for a large image without one, the state of its job."""
     record, folder, mpp = request.record, _maps_folder(request), request.dataset.settings.mpp
     prediction = load_prediction(folder, record, mpp)
     if prediction is not None:
@@ -91,7 +90,7 @@ def predict_image(request: ApiRequest) -> Json | SlowResponse:
 
 
 def _prediction_to_json(request: ApiRequest, prediction: Json) -> Json:
-    """Return a prediction with warnings, at the decision threshold of the query."""
+    """Return a stored prediction with warnings, at the decision threshold of the query."""
     if "point" in request.query:
         patch_map = _load_map(request) if prediction["grid"] else None
         at_threshold = apply_threshold(
@@ -112,7 +111,7 @@ def _count_pixels(request: ApiRequest) -> int:
 
 
 def start_map(request: ApiRequest) -> SlowResponse:
-    """Start a job that computes the map of a large image."""
+    """Start or resume the job that computes the map of a large image; return its state."""
     return SlowResponse(
         IMAGES, lambda: _start_map_job(request, _count_pixels(request)), request.record.path
     )
@@ -198,7 +197,7 @@ def _displayed_map_key(request: ApiRequest) -> Key:
 
 
 def draw_map(request: ApiRequest, *, only: int = -1) -> Response:
-    """Return the map as an image, one pixel per patch; `only` is the index of a single class."""
+    """Return the map as a PNG, one pixel per patch; `only` is the index of a class, -1 for all."""
 
     def render() -> bytes:
         patch_map = displayed_map(request)
@@ -212,7 +211,7 @@ def draw_map(request: ApiRequest, *, only: int = -1) -> Response:
 
 
 def get_outlines(request: ApiRequest, *, class_: int = 1, least: int = 1) -> Response:
-    """Return the outlines of a class's regions of at least `least` patches."""
+    """Return the outlines of the regions of a class (index) of at least `least` patches."""
     least = max(1, least)
 
     def render() -> bytes:
@@ -226,13 +225,13 @@ def get_outlines(request: ApiRequest, *, class_: int = 1, least: int = 1) -> Res
 
 
 def _map_key(request: ApiRequest, *parts: str | int) -> Key:
-    """Return the cache key of data derived from the displayed map."""
+    """Return the cache key of data derived from the displayed map; `parts` identify the data."""
     version = map_cache_key(_maps_folder(request), request.record, request.dataset.settings.mpp)
     return (*parts, *version, request.query.get("point"))
 
 
 def explain_patch(request: ApiRequest, *, row: int, column: int) -> SlowResponse:
-    """Return the explanation of the prediction of a patch."""
+    """Return the explanation of the prediction of the patch at this row and column of the map."""
 
     def compute_explanation() -> Json:
         model, gallery = request.loaded_model.model, request.loaded_model.gallery
@@ -252,14 +251,14 @@ def explain_patch(request: ApiRequest, *, row: int, column: int) -> SlowResponse
 
 
 def _selected_class(index: int, classes: tuple[str, ...]) -> str | None:
-    """Return the name of the only class to show; None for all classes."""
+    """Return the name of the class with this index; None for -1, all classes."""
     if index >= len(classes):
         raise KeyError("the class does not exist")
     return classes[index] if index >= 0 else None
 
 
 def download_outlines(request: ApiRequest, *, only: int = -1) -> Response:
-    """Return areas of neighbouring patches, or detected regions, as GeoJSON for QuPath."""
+    """Return outlines as GeoJSON for QuPath; `only` is the index of a class, -1 for all."""
     prediction, model = displayed_prediction(request), request.loaded_model.model
     class_name = _selected_class(only, tuple(model.class_names_))
     features = [
@@ -275,7 +274,7 @@ def download_outlines(request: ApiRequest, *, only: int = -1) -> Response:
 
 
 def download_patches(request: ApiRequest, *, only: int = -1) -> Response:
-    """Return a CSV table with a row for each tissue patch."""
+    """Return a CSV file with a row per tissue patch; `only` is the index of a class, -1 for all."""
     patch_map = displayed_map(request)
     class_name = _selected_class(only, patch_map.classes)
     text = io.StringIO()
@@ -335,7 +334,7 @@ def check_compatibility(request: ApiRequest) -> Json:
 
 
 def _request_for_job(request: ApiRequest, job: str) -> ApiRequest:
-    """Return the same request for another job, at the threshold `with_point` of the query."""
+    """Return the same request for the job with id `job`, at its threshold `with_point`."""
     find_job(request.user, job)
     threshold = request.query.get("with_point")
     query = {} if threshold is None else {"point": threshold}
@@ -343,7 +342,7 @@ def _request_for_job(request: ApiRequest, job: str) -> ApiRequest:
 
 
 def compare_models(request: ApiRequest, *, with_: str) -> Json:
-    """Return differences between two models and their maps."""
+    """Return differences of this model and its map from those of the job with id `with_`."""
     other = _request_for_job(request, with_)
     profiles = [ModelProfile.from_job(r.job, r.loaded_model.model) for r in (request, other)]
     comparison: Json = {"warnings": model_differences(*profiles), "counts": None}
@@ -359,7 +358,7 @@ def compare_models(request: ApiRequest, *, with_: str) -> Json:
 
 
 def draw_difference(request: ApiRequest, *, with_: str) -> Response:
-    """Return the difference of two maps as an image."""
+    """Return the difference from the map of the job with id `with_` as a PNG."""
     other, colours = _request_for_job(request, with_), request.dataset.class_colours
 
     def render() -> bytes:
