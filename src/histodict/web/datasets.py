@@ -96,7 +96,7 @@ class DatasetSettings:
         write_checked_json(folder / "about.json", asdict(self))
 
     def with_changes(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
-        """Return a copy with the valid settings in a request body; `manifest` has valid names."""
+        """Return a copy with the settings in a request body, validated against a manifest."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
             manifest.with_positive(str(positive))  # checks the class
@@ -185,7 +185,7 @@ class Dataset:
 
     @property
     def correction_classes(self) -> list[str]:
-        """Classes of marked rectangles: `MASK_CLASSES` for images with masks."""
+        """Classes of marked rectangles: `MASK_CLASSES` if images have masks, or else the labels."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
@@ -212,7 +212,7 @@ def dataset_name(source: Path, ignores_labels: bool) -> str:
 
 
 def make_dataset_id(source: Path, ignores_labels: bool = False) -> str:
-    """Return the id of a data set, which differs between with and without labels."""
+    """Return the id of a data set; a folder opened without labels has another id than with."""
     return short_id(f"{source}{chr(0) * ignores_labels}")  # NUL cannot occur in a path
 
 
@@ -471,7 +471,7 @@ class DatasetIndexCache:
     def get_index(
         self, source: Path, image: str | None = None, *, ignores_labels: bool = False
     ) -> DatasetIndex:
-        """Return the index of a folder or table, up to date at least for `image` (an id), if set."""
+        """Return the index of a folder or table; with `image` (an id), check only its folders."""
 
         def read() -> tuple[DatasetIndex, int]:
             index, n_bytes = self._read(source)
@@ -495,7 +495,7 @@ class DatasetIndexCache:
         return index, RECORD_BYTES * len(by_id)
 
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude images outside the data folders; raise an error if they are in a table."""
+        """Exclude images outside the data folders; raise an error for a table (`links` is None)."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:

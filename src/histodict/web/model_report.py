@@ -374,7 +374,7 @@ def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str,
 
 
 def patient_errors(rows: list[Json]) -> list[Json]:
-    """Return number of images and names of wrong ones for each patient, most errors first."""
+    """Return number of images and names of wrong predictions per patient, most errors first."""
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:

@@ -31,9 +31,9 @@ ChunkFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 class CachedPreparedImage(PreparedImage):
     """Prepared image that caches the features of its chunks."""
 
-    def set_cache(self, chunks: LRUCache[ChunkFeatures], key: Key) -> None:
+    def set_cache(self, cache: LRUCache[ChunkFeatures], key: Key) -> None:
         """Set the cache, which other images share, and the key of this image in it."""
-        self._chunks, self._key = chunks, key
+        self._feature_cache, self._key = cache, key
 
     def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> ChunkFeatures:
         """Return tissue mask and features of a chunk of the grid; compute them if not cached."""
@@ -43,7 +43,7 @@ class CachedPreparedImage(PreparedImage):
             chunk = make(grid, rows, columns)
             return chunk, sum(array.nbytes for array in chunk)
 
-        return self._chunks.get((*self._key, repr((grid, rows, columns))), compute)
+        return self._feature_cache.get((*self._key, repr((grid, rows, columns))), compute)
 
 
 def patch_centre(

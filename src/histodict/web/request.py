@@ -97,17 +97,17 @@ class ConcurrencyLimits:
         """
         result = await to_thread.run_sync(function, *args, limiter=self._limits[limit_name])
         while isinstance(result, SlowResponse):
-            result = await self._run_deferred(result)
+            result = await self._compute_response(result)
         return result
 
-    async def _run_deferred(self, deferred: SlowResponse) -> Any:
-        limit = self._limits[deferred.limit_name]
-        if deferred.image_file is None:
-            return await to_thread.run_sync(deferred.compute, limiter=limit)
-        file_limit = self._images.get(deferred.image_file) or CapacityLimiter(self._n_cores)
-        self._images[deferred.image_file] = file_limit
+    async def _compute_response(self, response: SlowResponse) -> Any:
+        limit = self._limits[response.limit_name]
+        if response.image_file is None:
+            return await to_thread.run_sync(response.compute, limiter=limit)
+        file_limit = self._images.get(response.image_file) or CapacityLimiter(self._n_cores)
+        self._images[response.image_file] = file_limit
         async with file_limit:
-            return await to_thread.run_sync(deferred.compute, limiter=limit)
+            return await to_thread.run_sync(response.compute, limiter=limit)
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, job: Job) -> tuple[LoadedModel, int]:
-        """Load the model of a job; return it with its size in memory, in bytes."""
+        """Load the model of a job; return it with its approximate memory in bytes."""
         gallery = PatchSample.read_or_none(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
@@ -181,9 +181,9 @@ class ApiRequest:
     ----------
     context : state of the application
     user : workspace of the user
-    path_parameters : path parameters
-    query : query parameters
-    body : JSON body
+    path_parameters : parameters in the path of the URL, as text
+    query : parameters in the query of the URL, as text
+    body : JSON body; empty without
     raw_body : body of an endpoint that does not take JSON; otherwise empty
     """
 
@@ -283,8 +283,8 @@ class ApiRequest:
         job = self.job
 
         def split() -> tuple[tuple[Manifest, Manifest], int]:
-            learn, test = split_training_and_test(job.request, excluded)
-            return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
+            training, test = split_training_and_test(job.request, excluded)
+            return (training, test), RECORD_BYTES * (len(training.records) + len(test.records))
 
         excluded = excluded_image_names(job)
         key = (*file_key(job.folder / "job.json"), excluded)

@@ -120,7 +120,7 @@ class AccuracyDifference(Interval):
 
 
 class PreviousModel(TypedDict):
-    """Parent of a training, and both predictions of the images that both were tested on.
+    """Parent model of a training, compared on the images that both models were tested on.
 
     `difference` is None if there are too few patients for an interval.
     """

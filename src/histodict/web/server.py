@@ -316,7 +316,7 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
 
 
 def _is_same_server(base: str) -> bool:
-    """Return whether a histodict server runs at an address."""
+    """Return whether a histodict server runs at an address (URL)."""
     try:
         with urllib.request.urlopen(base, timeout=2):
             return False  # a histodict server requires a token

@@ -64,7 +64,7 @@ class TrainingSettings:
     regions : class whose regions are detected; None to classify images
     seed : random seed
     test_folds : number of folds by patient; the first is the test set. 0 for no test
-    test_patients : patients of the test set, in place of a fold
+    test_patients : patients of the test set; None to use a fold
     """
 
     plan: Plan

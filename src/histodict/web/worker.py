@@ -123,14 +123,14 @@ def train(job: Job, callback: Callback) -> None:
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
         check_training_images(job, manifest_from_request(job.request), callback)
-    learn, test = split_training_and_test(job.request, excluded_image_names(job))
+    training, test = split_training_and_test(job.request, excluded_image_names(job))
     if model is None:
-        check_duplicates_by_content(replace(learn, records=learn.records + test.records))
-        model = _train_model(job, learn, callback)
+        check_duplicates_by_content(replace(training, records=training.records + test.records))
+        model = _train_model(job, training, callback)
         save_model(model, job.model_file)
     if model.recipe.is_patch_level and PatchSample.read_or_none(job.gallery_file) is None:
         gallery = PatchSample.from_records(
-            model.model_, learn.records, job.request["seed"], callback
+            model.model_, training.records, job.request["seed"], callback
         )
         gallery.save(job.gallery_file)
     rows = _predict_test_images(job, model, test, callback)

@@ -120,7 +120,7 @@ TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
 
 
 def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
-    """Return a new shape with class id `label`, drawn with a tool."""
+    """Return a shape with a new id; `label` is the id of its class, `tool` the drawing tool."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
     return Shape(id=new_id(), label=label, tool=tool, area=compute_area(polygons), polygons=corners)
 
@@ -174,7 +174,7 @@ def _subtract(
 
 
 def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    """Set the class (id) of a shape."""
+    """Set the class of a shape; `label` is the id of the class."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
@@ -233,7 +233,11 @@ def _apply_change(
 
 
 def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
-    """Create, rename, recolour or remove an unused class, as in the request body; return all."""
+    """Create, change or remove a class, and return all classes.
+
+    `body` has the "id" of the class (none for a new one), and "name", "colour" or "remove": true. A
+    class that has shapes cannot be removed.
+    """
     with _WRITE_LOCK:
         classes, class_id = read_classes(dataset.folder), body.get("id")
         if class_id is None:
@@ -267,7 +271,7 @@ def _remove_class(
 
 
 def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None:
-    """Delete the undo history of an image, which refers to a removed class."""
+    """Delete the undo history of an image, because it refers to a removed class."""
     AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 

@@ -116,7 +116,7 @@ def _pixel_chunk_features(prepared: PreparedImage, grid: PatchGrid, chunk: Chunk
 
 
 def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return features (n, 14) of RGB patches: means and standard deviations, edges, quantiles."""
+    """Return colour means and deviations, edges and grey quantiles of RGB patches: (n, 14)."""
     values = patches.astype(np.float32) / 255
     flat = values.reshape(len(values), -1, 3)
     grey = values.mean(axis=3)
@@ -133,7 +133,10 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _with_neighbours(
     patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Append means over 3 × 3 patches to the features of tissue: (n_tissue, 2 · n_features)."""
+    """Append to the features of each tissue patch their means over the 3 × 3 patches around it.
+
+    `patches` has the features (n_patches, n_features) of a chunk, `tissue` its mask.
+    """
     features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
     weight = np.maximum(ndimage.uniform_filter(tissue.astype(np.float32), 3, mode="nearest"), 1e-6)
@@ -167,7 +170,7 @@ class AnnotatedImage:
         return {label: _region(shapes, size) for label, shapes in by_class.items()}
 
     def training_chunks(self) -> list[Chunk]:
-        """Return chunks with annotations, limited in number per shape and image, latest first."""
+        """Return chunks to train on: a limited number per shape and image, latest shapes first."""
         chunks: dict[str, Chunk] = {}
         for shape in reversed(self.shapes):
             touched = self._overlapping_chunks(shape)
@@ -337,7 +340,7 @@ class SoftmaxClassifier:
 def _fit_classifier(
     viewport: Viewport, cache: LRUCache[PatchFeatures]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
-    """Return the number of annotated patches per class, and a classifier if there are two."""
+    """Return the number of annotated patches by class, and a classifier if two classes have any."""
     features_by_class: dict[str, list[NDArray[np.float32]]] = {
         class_.id: [] for class_ in viewport.classes
     }

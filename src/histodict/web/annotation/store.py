@@ -84,7 +84,7 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 
 def count_intersections(ring: Ring) -> float:
-    """Count the self-intersections of a ring to MAX_INTERSECTIONS + 1; infinity if too slow."""
+    """Count self-intersections of a ring up to MAX_INTERSECTIONS + 1; inf if it is too complex."""
     if is_tangled(ring):
         return np.inf
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
@@ -216,7 +216,7 @@ def add_class(
 def update_class(
     classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
 ) -> list[AnnotationClass]:
-    """Return the classes; one has the name and the colour of the body of a request, if any."""
+    """Return the classes; that with this id has the "name" and "colour" in `body`, if any."""
     old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
     name = _validate_name(body["name"], others) if "name" in body else old.name
@@ -334,7 +334,7 @@ class AnnotationStore:
         write_checked_json(_annotation_file(folder, image), content)
 
     def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
-        """Return the annotations after a change; there are then no changes to redo."""
+        """Return the annotations without `removed` and with `added` shapes, and nothing to redo."""
         change = list(removed), list(added)
         shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)
@@ -506,7 +506,7 @@ def _is_byte(value: Any) -> bool:
 
 
 def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
-    """Return shapes as GeoJSON for QuPath, in ASCII, as some versions assume another encoding."""
+    """Return shapes as GeoJSON for QuPath; ASCII, as some versions assume the system encoding."""
     class_by_id = {class_.id: class_ for class_ in classes}
     features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)

@@ -69,7 +69,7 @@ def suggest(
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Return the mid-ranks of values, divided by their number; equal values have equal ranks."""
+    """Return the mid-rank of each value, divided by the number of values."""
     n_less = np.searchsorted(np.sort(values), values, side="left")
     n_not_greater = np.searchsorted(np.sort(values), values, side="right")
     ranks: FloatArray = (n_less + n_not_greater) / (2 * len(values))
@@ -195,7 +195,7 @@ def suggest_regions(
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """Return the boxes of the n most informative regions to label, the best first.
+    """Return the n most informative regions to label, the best first, as (box, suggestion).
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def suggest_regions(
     for region in map_regions(patch_map):
         if is_annotated[region.slices].any():
             labelled.append(region.box)
-        elif not any(_overlap(region.box, box) for box in labelled_boxes):
+        elif not any(_boxes_overlap(region.box, box) for box in labelled_boxes):
             regions.append(region)
     regions = sorted(regions, key=lambda region: region.mean_margin)[:_MAX_REGIONS]
     if not regions:
@@ -222,7 +222,7 @@ def suggest_regions(
     return [(regions[suggestion.candidate].box, suggestion) for suggestion in suggestions]
 
 
-def _overlap(a: Box, b: Box) -> bool:
+def _boxes_overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

@@ -100,7 +100,7 @@ def _classes_to_json(classes: list[AnnotationClass]) -> Json:
 
 
 def get_annotations(request: ApiRequest) -> Json:
-    """Return classes, and the shapes of an image with the numbers of steps to undo and redo."""
+    """Return classes, shapes of an image, and the numbers of changes to undo and redo."""
     return _annotations_to_json(
         request, AnnotationStore.read(request.dataset.folder, request.image_id)
     )
@@ -334,9 +334,9 @@ def _labelled_images(request: ApiRequest) -> dict[Any, ImageRecord]:
     labelled = [records[image] for image in annotated if image in records]
     job = request.job.summary
     if job["kind"] != IMPORTED and job["data"] == request.dataset.id:
-        learn, test = request.training_and_test_images()
+        training, test = request.training_and_test_images()
         inside = {record.path for record in records.values()}  # crops are not images of the set
-        labelled += [r for r in (*learn.records, *test.records) if r.path in inside]
+        labelled += [r for r in (*training.records, *test.records) if r.path in inside]
     return {record.path: record for record in labelled}
 
 

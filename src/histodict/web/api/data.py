@@ -49,7 +49,7 @@ def get_session(request: ApiRequest) -> Json:
 
 
 def list_folder(request: ApiRequest, *, folder_index: int = 0, relative_path: str = "") -> Json:
-    """Return the contents of a folder, given relative to the data folder of this index."""
+    """Return the contents of a folder in the data folder with this index."""
     return request.context.folders.list_folder(folder_index, relative_path)
 
 

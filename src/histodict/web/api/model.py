@@ -128,7 +128,7 @@ def _checked_atoms(request: ApiRequest, atom: int) -> AtomTable:
 
 
 def draw_atom(request: ApiRequest, *, atom: int) -> Response:
-    """Return an atom as an image or, if its features are not pixels, its top training patch."""
+    """Return an image of an atom or, without pixel features, of the patch that uses it most."""
     atoms, gallery = _checked_atoms(request, atom), request.loaded_model.gallery
     side = atoms.patch_px
     if side is not None:
@@ -144,10 +144,12 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
 def list_atom_patches(request: ApiRequest, *, atom: int) -> Json:
     """Return the training patches in which the weight of an atom is largest."""
     _checked_atoms(request, atom)
-    gallery, learn = gallery_and_images(request)
+    gallery, training = gallery_and_images(request)
     patches = gallery.top_patches(atom)
     return {
-        "patches": [patch_origin(gallery, learn, n) | {"weight": weight} for n, weight in patches]
+        "patches": [
+            patch_origin(gallery, training, n) | {"weight": weight} for n, weight in patches
+        ]
     }
 
 
@@ -174,10 +176,10 @@ def draw_patch(request: ApiRequest, *, patch: int) -> Response:
 
 def _training_pixels(request: ApiRequest, patch: int, scale: int) -> NDArray[np.uint8]:
     """Return the pixels of a square around a training patch, `scale` times as wide as it."""
-    gallery, learn = gallery_and_images(request)
+    gallery, training = gallery_and_images(request)
     if not 0 <= patch < len(gallery.images):
         raise KeyError("the training patch does not exist")
-    record = learn.records[int(gallery.images[patch])]
+    record = training.records[int(gallery.images[patch])]
     _check_path(request, record)
     corner, width = square_around(gallery, patch, scale)
     source = request.context.tiles.open(record)
@@ -222,15 +224,15 @@ def _is_threshold_changed(model: Model, results: Json | None) -> bool:
 
 def download_report(request: ApiRequest) -> Response:
     """Return the HTML report of a model as a file, cached because rendering takes a second."""
-    learn, test = request.training_and_test_images()
-    for record in (*learn.records, *test.records):
+    training, test = request.training_and_test_images()
+    for record in (*training.records, *test.records):
         _check_path(request, record)
 
     def render() -> tuple[bytes, int]:
-        data = _file_content(lambda path: _write_report(path, request, learn, test))
+        data = _file_content(lambda path: _write_report(path, request, training, test))
         return data, len(data)
 
-    data = request.context.reports.get(_report_key(request, learn, test), render)
+    data = request.context.reports.get(_report_key(request, training, test), render)
     return file_response(request.job.name + "-report.html", "text/html; charset=utf-8", data)
 
 

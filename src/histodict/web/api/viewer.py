@@ -239,9 +239,9 @@ def explain_patch(request: ApiRequest, *, row: int, column: int) -> SlowResponse
             model, request.prepared_image(), displayed_map(request), gallery, row, column
         )
         if gallery is not None:
-            learn = request.training_and_test_images()[0]
+            training = request.training_and_test_images()[0]
             for entry in explanation.get("similar", []):
-                entry |= patch_origin(gallery, learn, entry["patch"])
+                entry |= patch_origin(gallery, training, entry["patch"])
         return explanation
 
     return SlowResponse(EXPLANATIONS, compute_explanation, request.record.path)
