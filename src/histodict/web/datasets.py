@@ -454,7 +454,7 @@ class DatasetIndex:
     def is_current(self, image: str | None = None) -> bool:
         """Return whether the index, or the entry of the image with id `image`, is up to date."""
         paths = list(self.file_states)
-        if image in self.by_id:  # folders above it, or the table
+        if image in self.by_id:  # only its parent folders, or the table
             parents = self.by_id[image].path.parents
             paths = [path for path in parents if path in self.file_states] or paths
         states = self.file_states

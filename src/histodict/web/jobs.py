@@ -44,7 +44,7 @@ from .workspace import (
 )
 
 TRAIN, MAP = "train", "map"  # kinds of jobs
-IMPORTED = "opened"  # a model from a file, which is done from the start
+IMPORTED = "opened"  # kind of a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)

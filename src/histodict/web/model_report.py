@@ -392,7 +392,7 @@ def _roc_svg(model: Model, rows: list[Json], point: Mapping[str, Any] | None) ->
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
     sign = 1.0 if point.get("higher_is_positive", True) else -1.0
-    # Connected patches count from m on, the other values only above their threshold.
+    # Regions count from the threshold on, the other values only above it.
     threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
     curve = roc_curve(is_positive, sign * values, positive=True, threshold=sign * threshold)
     return roc_curves_svg("roc", {"the model": curve})

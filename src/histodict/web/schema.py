@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 Json = dict[str, Any]  # JSON object
 # Effect of a correction on a training: "learnt", used for training; "truth", true label of a test
-# image; "unused", as its patient is a test patient; "left out", image excluded; "gone", missing.
+# image; "unused", as its patient is a test patient; "left out", excluded; "gone", file missing.
 CorrectionStatus = Literal["learnt", "truth", "unused", "left out", "gone"]
 # Row k - 1: [hits, misses, false alarms] in patches, for regions of at least k connected patches.
 OverlapCounts = list[list[int]]
