@@ -17,7 +17,7 @@ from histodict.images.pixel_size import PixelSizeOption, recorded_pixel_size, si
 from histodict.images.source import ImageError, OmeTiffReader, OmeZarrReader, open_image
 from histodict.models import TissueClassifier
 from histodict.models.recipe import Recipe
-from histodict.web.maps import Tiles
+from histodict.web.maps import TileCache
 from tests.images.files import save_plain, texture, tissue
 from tests.images.ome_files import laid_out, save_ome_tiff, save_ome_zarr, sized, zarr_group
 
@@ -297,7 +297,7 @@ def test_thumbnails_and_tiles_of_the_web_page(tmp_path, pixels):
     folder = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     responses = []
     for path in (plain, folder):
-        tiles = Tiles(tmp_path / "thumbnails")
+        tiles = TileCache(tmp_path / "thumbnails")
         record = ImageRecord(path, "", "")
         responses.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
     assert responses[0] == responses[1]
