@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..utils.dicom_header import DICOM_SUFFIX as _DICOM
-from ..utils.dicom_header import series_of
+from ..utils.dicom_header import find_series
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -265,7 +265,7 @@ def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
-    series = series_of(folder / name) if _ends(name, _DICOM) else None
+    series = find_series(folder / name) if _ends(name, _DICOM) else None
     return not _ends(name, *_INDEXES), -series.n_frames if series else 0, name
 
 
@@ -291,7 +291,7 @@ def slides_of(
             if index in chosen and not _ends(index, ".ndpis"):  # no reader opens an NDPIS index
                 found[index] = slide
     for name in chosen:
-        series = series_of(folder / name) if _ends(name, _DICOM) else None
+        series = find_series(folder / name) if _ends(name, _DICOM) else None
         if series is not None:
             found[name] = f"DICOM series {series.uid}"
     return found
