@@ -80,8 +80,8 @@ def test_clean_tissue_is_accepted(tmp_path, clean):
 def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(sigma)))
     found = assess(tmp_path, blurred)
-    assert found.bad["blur"][LEFT].all()
-    assert not found.bad["blur"][RIGHT].any()
+    assert found.excluded["blur"][LEFT].all()
+    assert not found.excluded["blur"][RIGHT].any()
     assert not found.bad["pen"].any()
     assert "50% blurred" in found.describe_excluded()
 
@@ -89,7 +89,7 @@ def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
 @pytest.mark.parametrize("contrast", [0.4, 1.0])
 def test_pale_tissue_is_as_sharp_as_strong_tissue(tmp_path, clean, contrast):
     pale = (255 - (255 - clean.astype(float)) * contrast).astype(np.uint8)
-    assert not assess(tmp_path, pale, ["blur"]).bad["blur"].any()
+    assert not assess(tmp_path, pale, ["blur"]).excluded["blur"].any()
 
 
 @pytest.mark.parametrize("ink", INKS)
