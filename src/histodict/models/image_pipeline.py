@@ -422,7 +422,7 @@ def _mosaic(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
     """Return a stack of tissue squares sampled from a slide with a fixed seed."""
-    grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
+    grid = PatchGrid.from_size(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, max_fraction = None, 0.0  # used if no square reaches the minimum
     for index in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
