@@ -83,9 +83,8 @@ class Lite0(torch.nn.Module):
         blocks = [_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
         first = torch.nn.Sequential(_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
         layers = [  # one per block, the first with the stem, and the head
-            Strips(
-                first, stride=2, receptive_radius=2, n_wide=8
-            ),  # 32 features at a quarter of the pixels
+            # 32 features at a quarter of the pixels
+            Strips(first, stride=2, receptive_radius=2, n_wide=8),
             *(
                 Strips(block, block.stride, block.receptive_radius, block.n_wide)
                 for block in blocks[1:]
@@ -197,12 +196,8 @@ class Strips(torch.nn.Module):
         self, module: torch.nn.Module, stride: int, receptive_radius: int, n_wide: int
     ) -> None:
         super().__init__()
-        self.module, self.stride, self.receptive_radius, self.n_wide = (
-            module,
-            stride,
-            receptive_radius,
-            n_wide,
-        )
+        self.module, self.stride = module, stride
+        self.receptive_radius, self.n_wide = receptive_radius, n_wide
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the module."""
@@ -215,10 +210,8 @@ class Strips(torch.nn.Module):
         return torch.cat([self._rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
 
     def _rows(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        first, last = (
-            max(0, start - self.receptive_radius),
-            (stop + self.receptive_radius) * self.stride,
-        )
+        first = max(0, start - self.receptive_radius)
+        last = (stop + self.receptive_radius) * self.stride
         rows: torch.Tensor = self.module(x[:, :, first * self.stride : last])
         return rows[:, :, start - first : stop - first]
 

@@ -25,10 +25,7 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Return the start positions of windows of this side that cover `length` pixels.
-
-    The last window may overlap with the one before.
-    """
+    """Return start positions of windows that cover `length` pixels; the last may overlap."""
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
@@ -116,10 +113,7 @@ _GPU_LOCK = threading.Lock()
 
 @contextmanager
 def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
-    """Return a context that reserves the GPU for one thread and disables TF32.
-
-    `cudnn` states whether to use cuDNN.
-    """
+    """Return a context that reserves the GPU for one thread; without TF32, cuDNN on request."""
     with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 

@@ -312,10 +312,7 @@ class PixelFeatures(PatchFeatures):
     def _multiscale_vectors(
         self, image: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
-        """Return the vectors of patches (n, n_scales, patch_px, patch_px, 3).
-
-        The vectors of the scales (patch and context) are concatenated with equal weight.
-        """
+        """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh equally."""
         parts = [self.make_vectors(image.normalize(patches[:, i])) for i in range(patches.shape[1])]
         return _concatenate_scales(parts)
 
@@ -323,10 +320,7 @@ class PixelFeatures(PatchFeatures):
 def _context_patches(
     image: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the context of the selected patches, reduced to patch size and normalised.
-
-    `area` is the first result of `read_with_context`.
-    """
+    """Return the context of selected patches, downsampled; `area` is from `read_with_context`."""
     side, stride, context = grid.patch_px, grid.stride_px, image.context
     if stride % context == 0:  # neighbouring patches share their blocks
         reduced = image.normalize(block_means(area, context))

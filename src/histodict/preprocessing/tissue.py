@@ -450,10 +450,7 @@ class BackgroundMask:
 def _any_in_squares(
     mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
 ) -> NDArray[np.bool_]:
-    """Return whether each square contains a True value of a mask reduced by `downsample`.
-
-    `shape` is the number of rows and columns of squares.
-    """
+    """Return whether each of `shape` squares contains True in a mask reduced by `downsample`."""
     for axis, n in enumerate(shape):
         starts = np.floor(np.arange(n) * _SQUARE_SIDE / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)

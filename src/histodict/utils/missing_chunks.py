@@ -52,14 +52,9 @@ def missing_chunks_allowed() -> bool:
 
 
 def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
-    """Return the error message for missing chunks; "" if none is missing.
+    """Return the error message for missing chunks of the array or file `name`; "" if none.
 
-    If missing chunks are allowed, issue a warning and return "".
-
-    Parameters
-    ----------
-    name : name of the array or file, for the message
-    n_missing, n_chunks : numbers of missing chunks and of all chunks
+    If missing chunks are allowed, warn and return "".
     """
     if not n_missing:
         return ""

@@ -176,14 +176,7 @@ class Executor(Protocol):
     def broadcast(self, open_items: OpenItems) -> OpenItems:
         """Store items on the workers for several calls of `map`.
 
-        Parameters
-        ----------
-        open_items : function that returns an iterator over the items
-
-        Returns
-        -------
-        OpenItems
-            Function that returns an iterator over the stored items, which `map` accepts.
+        `open_items` returns an iterator over the items; the result returns one over stored items.
         """
 
 
@@ -219,11 +212,7 @@ def map_processes(
 
     joblib is used as its processes need no `if __name__ == "__main__":` in the user's script.
 
-    Parameters
-    ----------
-    calls : results of `joblib.delayed`
-    n_processes : number of processes
-    one_thread : whether to limit numerical libraries to one thread per process
+    `calls` are results of `joblib.delayed`; `one_thread` limits numerical libraries.
     """
     from joblib import Parallel, parallel_config
 

@@ -87,10 +87,7 @@ IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:
-    """Return the fraction of the total weight before each step, and 1 for the end.
-
-    `weights` are the durations of the steps; if all are 0, the steps count equally.
-    """
+    """Return the fraction of the total duration (`weights`) before each step, and 1 at the end."""
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]

@@ -45,12 +45,9 @@ class ResultsFolder:
             )
 
     def _load(self, path: Path) -> bool:
-        """Load a result file and return True, or False if the file is damaged.
+        """Load a file unless it is damaged; raise ValueError if its settings differ.
 
-        Raises
-        ------
-        ValueError
-            If the settings in the file differ from those of the folder.
+        Return whether the file was loaded.
         """
         try:
             content = read_checked_json(path)

@@ -22,12 +22,7 @@ def check_whole_number(name: str, value: object, low: int) -> int:
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
     """Return `value` as a float; raise ValueError unless it is finite and at least `low`.
 
-    Parameters
-    ----------
-    name : name of the parameter, for the message
-    value : value to check
-    low : minimum
-    above : whether `value` must be greater than `low`, not equal
+    If `above` is true, it must be greater than `low`. `name` is the name for the message.
     """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
@@ -109,11 +104,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check_kind(name: str, value: object, annotation: str) -> None:
     """Raise ValueError unless a value has the type that an annotation states.
 
-    Parameters
-    ----------
-    name : name of the value, for the message
-    value : value to check
-    annotation : type annotation as text, such as "int | None"
+    `name` is the name for the message, `annotation` a text such as "int | None".
     """
     kinds = [_KINDS[kind] for kind in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
