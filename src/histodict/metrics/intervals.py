@@ -507,10 +507,7 @@ def _column_aucs(
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the AUC of each column, and the lower and upper limits of the intervals.
-
-    `draws` contains the results of `_draw_patients`.
-    """
+    """Return AUC, lower and upper limit of each column; `draws` are from `_draw_patients`."""
     ranks = _Ranks(values, positive)
     aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
@@ -555,10 +552,7 @@ def _draw_patients(
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
-    """Draw patients with replacement until positive and other units are present.
-
-    Return how often each patient was drawn, (n_patients,). `indices` is the patient of each unit.
-    """
+    """Draw patients with replacement, with both classes; return the count of each patient."""
     while True:
         times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
         if times[indices[positive]].any() and times[indices[~positive]].any():

@@ -101,10 +101,7 @@ class _BorderRuns(NamedTuple):
     is_left_turn: NDArray[np.bool_]
 
     def start_corners(self, turns: int) -> Ints:
-        """Return (x, y) of the start of each run in the grid before padding and rotation.
-
-        `turns` is the number of quarter turns by which the grid was rotated.
-        """
+        """Return (x, y) of the start of each run, before padding and `turns` rotations by 90°."""
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
         for _ in range(turns):
@@ -130,10 +127,7 @@ def _find_upper_runs(grid: Ints) -> _BorderRuns:
 
 
 def _following_runs(sides: list[_BorderRuns]) -> Ints:
-    """Return the index of the run that follows each run along its border.
-
-    `sides` are the runs of the four rotations, whose indices are consecutive.
-    """
+    """Return the index of the run that follows each run; `sides` are those of four rotations."""
     counts = np.cumsum([0, *(len(side.first) for side in sides)])
     followers = []
     for turns, side in enumerate(sides):

@@ -121,10 +121,7 @@ def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDA
 def _patch_reader(
     source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
-    """Return a function from patch corners (n, 2) to patches, as `sample_patches` returns them.
-
-    `n_pixels` is the number of pixels of the downsampled image.
-    """
+    """Return a function from corners (n, 2) to patches, with their context if context > 1."""
     before, after = context_margin(patch_px, context)
     side = patch_px * context
     if n_pixels <= _WHOLE_PX:

@@ -173,7 +173,7 @@ def _lab_f_table() -> Plane:
     return f.astype(np.float32)
 
 
-def _look_up(table: NDArray, light: Plane) -> NDArray:
+def _apply_table(table: NDArray, light: Plane) -> NDArray:
     """Return the entries of a table for values of linear light, clipped to 0 and 1."""
     steps = np.clip(light, 0, 1)
     steps *= _N_STEPS - 1
@@ -183,13 +183,13 @@ def _look_up(table: NDArray, light: Plane) -> NDArray:
 
 def _rgb_to_lab_f(rgb: Pixels) -> list[Plane]:
     light = [_linear_light_table().take(plane) for plane in rgb]
-    return [_look_up(_lab_f_table(), plane) for plane in _multiply_planes(_XYZ_OF_RGB, light)]
+    return [_apply_table(_lab_f_table(), plane) for plane in _multiply_planes(_XYZ_OF_RGB, light)]
 
 
 def _lab_f_to_rgb(f: list[Plane]) -> list[Pixels]:
     near_black = [3 * _LAB_DELTA**2 * (plane - np.float32(4 / 29)) for plane in f]
     xyz = [np.where(p > _LAB_DELTA, p * p * p, low) for p, low in zip(f, near_black, strict=True)]
-    return [_look_up(_srgb_table(), plane) for plane in _multiply_planes(_RGB_OF_XYZ, xyz)]
+    return [_apply_table(_srgb_table(), plane) for plane in _multiply_planes(_RGB_OF_XYZ, xyz)]
 
 
 # --- Macenko ------------------------------------------------------------------------------------

@@ -252,10 +252,7 @@ class TissueThreshold:
         return padding | self._is_sum_less(planes, (1, 0, 0), (0, _MAX_INK_RATIO, 0))
 
     def _is_stained_or_dark(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
-        """Return whether each pixel is stained or dark, with thresholds multiplied by `fraction`.
-
-        See the module's docstring for the four thresholds, which are measured from white.
-        """
+        """Return the mask of stained or dark pixels, with thresholds multiplied by `fraction`."""
         if self.accepts_all:
             return np.ones(planes[0].shape, bool)
         green, red, blue = (
@@ -348,10 +345,7 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
 def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
-    """Return the fraction of tissue in each square of a grid on an image, (rows, columns).
-
-    `side` and `stride` are the side and distance of the squares in pixels.
-    """
+    """Return the fraction of tissue in squares of `side` pixels every `stride` pixels."""
     bands = _window_sums(threshold.mask(pixels), side, stride)
     counts = _window_sums(bands.T, side, stride).T
     fraction: NDArray[np.float64] = counts / side**2
@@ -403,8 +397,6 @@ class _Source(Protocol):
 
 class BackgroundMask:
     """Mask of the squares of a slide that may have tissue; the others are background.
-
-    The slide is read reduced by `downsample`.
 
     Attributes
     ----------

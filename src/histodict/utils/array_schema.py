@@ -56,10 +56,7 @@ def validate_arrays(
 def _check_shape(
     name: str, dimensions: list[str], shape: tuple[int, ...], known: dict[str, int | str]
 ) -> None:
-    """Raise ValueError unless the shape of the array `name` fits its declared dimensions.
-
-    Sizes of dimensions that are not in `known` are added to it.
-    """
+    """Raise ValueError unless a shape has the declared sizes; add new names to `known`."""
     fits = len(dimensions) == len(shape) and 0 not in shape
     for dimension, size in zip(dimensions, shape, strict=False):
         fits = fits and _evaluate_size(dimension, known) in (None, size)

@@ -75,10 +75,7 @@ def _permit_blas_limit() -> None:
 
 
 class _SharedBlasLimit:
-    """Context manager that limits BLAS to one thread in the whole process.
-
-    The first thread to enter sets the limit; the last one to exit removes it.
-    """
+    """Context manager that limits BLAS to one thread until the last thread that entered exits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

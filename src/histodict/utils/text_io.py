@@ -77,10 +77,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file; raise ValueError if it is missing or damaged.
-
-    `what` is the expected content, such as "a manifest", for the message.
-    """
+    """Read a JSON file; a ValueError names the file and the expected content `what`."""
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -213,10 +210,7 @@ _CHARACTERS = 64
 
 
 def write_checked_json(path: Path, content: Any) -> None:
-    """Write content atomically to a checked JSON file (see the module's docstring).
-
-    The file is ASCII, as file names in the content may be invalid UTF-8.
-    """
+    """Write a checked JSON file atomically, in ASCII, as file names may be invalid UTF-8."""
     with atomic_write(path) as partial:
         partial.write_text(_with_checksum(json.dumps(content, default=os.fspath)), encoding="ascii")
 
