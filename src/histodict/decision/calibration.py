@@ -118,7 +118,7 @@ class Calibration:
 def _fit_platt(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Fit and return slope (at least 0) and offset of the log-odds of the second class."""
+    """Fit slope (≥ 0) and offset of the log-odds of the second class to smoothed targets."""
 
     def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         half = (parameters[0] * scores + parameters[1]) / 2

@@ -232,7 +232,7 @@ def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> di
 def with_new_changes(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return an ensemble's record with the changes between two records of an estimator."""
+    """Return the training record of an ensemble with the changes in `after`, not in `before`."""
     new = changes(after)[len(changes(before)) :]
     return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
 

@@ -325,7 +325,7 @@ def _sample_chunks(
     rng: Generator,
     allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
-    """Return up to n vectors; for the parameters see `_sample_inside`, for `border` BORDERS."""
+    """Return up to n vectors; with `border` DROP, those at the border only if necessary."""
     min_distance = 1 if border == DROP else 0
     vectors = _sample_inside(chunk_function, grid, n, rng, allowed, min_distance)
     if min_distance and not len(vectors):

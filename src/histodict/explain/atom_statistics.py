@@ -381,7 +381,7 @@ def _collect_units(
     class_indices = np.array([classes.index(labels[patch]) for patch in known.tolist()], np.int64)
     keys = unit_of_record[gallery.images[known]] * len(classes) + class_indices
     unit_keys, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    selected = gallery.at(known)
+    selected = gallery.select(known)
     usage, weights = (
         mean(groups, len(unit_keys)) for mean in (selected.fractions, selected.mean_weights)
     )

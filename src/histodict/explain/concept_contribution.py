@@ -27,13 +27,13 @@ class AtomActivity:
     patch_statistics : mean statistics of the atoms over the patches
     usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use each atom
     tissue : (rows, columns), mask of the cells with patches
-    total : for each tuple of atoms with one name, the fraction of the patches that use any of them
+    group_usage : for each tuple of atoms with one name, the fraction of patches that use any
     """
 
     patch_statistics: AtomReference
     usage_map: NDArray[np.float32]
     tissue: NDArray[np.bool_]
-    total: dict[tuple[int, ...], float] = field(default_factory=dict)
+    group_usage: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 class CoarseActivityMap:
@@ -45,23 +45,23 @@ class CoarseActivityMap:
     def __init__(self, shape: tuple[int, ...], n_codes: int) -> None:
         self._step = max(1, -(-max(shape) // _MAP_SIZE))
         self._shape = tuple(-(-side // self._step) for side in shape)
-        self._users = np.zeros((n_codes, *self._shape), np.float32)
-        self._patches = np.zeros(self._shape, np.float32)
+        self._usage_counts = np.zeros((n_codes, *self._shape), np.float32)
+        self._patch_counts = np.zeros(self._shape, np.float32)
 
     def add(self, positions: NDArray[np.int64], codes: csr_array) -> None:
         """Add patches with positions (row, column), (n, 2), and codes (n, n_codes)."""
         rows, columns = (positions // self._step).T
-        np.add.at(self._patches, (rows, columns), 1)
+        np.add.at(self._patch_counts, (rows, columns), 1)
         used = codes.tocoo()
         patches, atoms = used.coords if hasattr(used, "coords") else (used.row, used.col)
         is_used = used.data != 0
         patches, atoms = patches[is_used], atoms[is_used]
-        np.add.at(self._users, (atoms, rows[patches], columns[patches]), 1)
+        np.add.at(self._usage_counts, (atoms, rows[patches], columns[patches]), 1)
 
     def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the fractions (n_codes, rows, columns), and the mask of cells with patches."""
-        fractions = self._users / np.maximum(self._patches, 1)
-        return fractions.astype(np.float32), self._patches > 0
+        fractions = self._usage_counts / np.maximum(self._patch_counts, 1)
+        return fractions.astype(np.float32), self._patch_counts > 0
 
 
 @dataclass(frozen=True)

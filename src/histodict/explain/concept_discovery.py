@@ -119,15 +119,15 @@ class ConceptTrainingSet:
     ----------
     records : images, sorted by content
     recipe : feature extraction
-    origin : metadata of the feature files; None for images
-    settings : pixel sizes given by the user
+    metadata : metadata of the feature files; None for images
+    pixel_sizes : pixel sizes given by the user
     positions : index of each record in the original list
     """
 
     records: Sequence[ImageRecord]
     recipe: Recipe
-    origin: FeatureMetadata | None = None
-    settings: PixelSizeOption = field(default_factory=PixelSizeOption)
+    metadata: FeatureMetadata | None = None
+    pixel_sizes: PixelSizeOption = field(default_factory=PixelSizeOption)
     positions: Sequence[int] = ()
 
     @classmethod
@@ -147,8 +147,8 @@ class ConceptTrainingSet:
         if n_feature_files not in (0, len(records)):
             raise ValueError("images and feature files cannot be combined. Give one or the other")
         if n_feature_files:
-            origin = common_metadata(record.path for record in records)
-            return cls(records, PRESETS["precomputed"], origin, mpp, positions)
+            metadata = common_metadata(record.path for record in records)
+            return cls(records, PRESETS["precomputed"], metadata, mpp, positions)
         if get_patch_features(vectors).atoms_are_images:
             raise ValueError(
                 f"--encoder {vectors}: concepts need features of a pretrained encoder. Name one, "
@@ -160,23 +160,23 @@ class ConceptTrainingSet:
         """Reorder rows, one per record, to the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
-    def size(self, record: ImageRecord) -> PixelSize:
+    def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of the image of a record."""
-        return self.settings.with_table(record.mpp).at(record.path)
+        return self.pixel_sizes.with_table(record.mpp).at(record.path)
 
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
         record = self.records[index]
-        mpp = self.size(record).user_mpp
+        mpp = self.pixel_size(record).user_mpp
         return open_prepared_image(
-            record.path, mpp, self.recipe, trained=self.origin, within=record.region_of_interest
+            record.path, mpp, self.recipe, trained=self.metadata, within=record.region_of_interest
         )
 
     def describe_size_differences(self) -> str:
         """Return a warning if pixel sizes differ or some are unknown; otherwise ""."""
-        if self.origin is not None:
+        if self.metadata is not None:
             return ""
-        sizes = [self.size(record).mpp for record in self.records]
+        sizes = [self.pixel_size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
         if known and is_mixed(known):
             issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
@@ -306,7 +306,7 @@ def concept_settings(
         "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
         "weights": get_patch_features(source.recipe.features).weights_digest()
-        if source.origin is None
+        if source.metadata is None
         else "",
         "atoms": n_atoms,
         "random_state": random_state,
@@ -314,7 +314,7 @@ def concept_settings(
         "shrinkage": SHRINKAGE,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
-        "sizes": [source.size(record).user_mpp for record in source.records],
+        "sizes": [source.pixel_size(record).user_mpp for record in source.records],
         "within": [
             record.region_of_interest.fingerprint() if record.region_of_interest else []
             for record in source.records
@@ -559,7 +559,7 @@ def concept_rows(
     patients: list[str],
     images: list[str],
 ) -> list[Row]:
-    """Return the table of concepts; the listed images are of different patients."""
+    """Return a table row per concept, with the images of three patients that use it most."""
     rows = []
     for index, name in enumerate(names):
         fractions = usage.fractions[:, index]
@@ -583,7 +583,7 @@ def concept_rows(
 def usage_rows(
     usage: ConceptUsage, names: list[str], patients: list[str], images: list[str]
 ) -> list[Row]:
-    """Return the table of images with the fraction of patches that use each concept."""
+    """Return a table row per image, with the fraction of its patches that use each concept."""
     reserved = ("image", "patient", "patches")
     columns = [
         name if names.count(name) == 1 and name not in reserved else f"{name} (concept {i + 1})"

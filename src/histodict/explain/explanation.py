@@ -145,7 +145,7 @@ def _usage_and_reference(
     """Return the usage of a concept, and reference usage and contribution by class."""
     assert source.activity is not None
     max_usage = float(source.activity.patch_statistics.usage[indices].max())
-    usage = source.activity.total.get(tuple(sorted(indices)), max_usage)
+    usage = source.activity.group_usage.get(tuple(sorted(indices)), max_usage)
     reference_usage = {
         name: min(1.0, float(statistics.usage[indices].sum()))
         for name, statistics in zip(classes, source.model.class_reference_, strict=True)

@@ -135,8 +135,8 @@ class PatchSample:
             warnings.warn(f"{path}: is damaged and is computed again ({error})", stacklevel=2)
             return None
 
-    def at(self, patches: NDArray[np.int64]) -> PatchSample:
-        """Return the sample of the patches with these indices."""
+    def select(self, patches: NDArray[np.int64]) -> PatchSample:
+        """Return the sample that consists of the patches at these indices."""
         columns = self.images[patches], self.corners[patches], self.side[patches]
         return PatchSample(*columns, self.codes[patches])
 

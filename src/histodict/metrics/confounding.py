@@ -116,7 +116,7 @@ def _units_of_mixed_blocks(blocks: Groups, groups: Groups) -> Groups:
 def _log_within_fraction(
     values: NDArray[np.float64], blocks: Groups, groups: Groups
 ) -> NDArray[np.float64]:
-    """Return log(σ² / (σ² + σ²_b)) of every column of values (n_units, n); NaN if undefined."""
+    """Return log(σ² / (σ² + σ²_b)) of each column (`intraclass_correlation`); NaN if undefined."""
     undefined = np.full(values.shape[1], np.nan)
     sizes, n = np.unique(groups, return_counts=True)[1], len(values)
     totals = np.unique(blocks, return_counts=True)[1]
@@ -447,7 +447,10 @@ def associations(
 
 
 def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
-    """Return whether each value occurs in one class only, and several units share a value."""
+    """Return whether each value occurs in one class only, and several units share a value.
+
+    For numbers, an accuracy of 1, of the best threshold, is also sufficient.
+    """
     n_values = len(set(values))
     # Values of a continuous property are shared by few patients and have one label by chance.
     decides = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2

@@ -251,7 +251,7 @@ def _parse_grid(settings: dict[str, Any], max_cells: int) -> PatchGrid:
 def _assign_nearest_free_cells(
     file: FeatureFile, step: float
 ) -> tuple[PatchGrid, NDArray[np.int64]]:
-    """Return a grid of cells of side `step`, or finer if patches are denser, and their cells."""
+    """Return a grid, with cells of side `step` or finer, and the nearest free cell per patch."""
     for _ in range(_MAX_HALVINGS):
         grid = _enlarge(
             _make_covering_grid(file, step, _find_origin(file.coords, step)), file.n_rows

@@ -183,7 +183,10 @@ class PatchFeatures:
     def compute_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors.
+
+        `rows` and `columns` are ranges of the grid; vectors have the shape (n, n_features).
+        """
         raise NotImplementedError
 
     def sample(
@@ -194,7 +197,16 @@ class PatchFeatures:
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors of random tissue patches at positions that `allowed` accepts."""
+        """Return vectors (n, n_features) of random tissue patches.
+
+        Parameters
+        ----------
+        image : image to sample
+        grid : grid of the patches
+        n : number of vectors; the result is smaller if the image has too few patches
+        rng : random generator
+        allowed : constraint on the positions of patches; None for the whole image
+        """
         raise NotImplementedError
 
     def sample_stored(
@@ -274,7 +286,7 @@ class PixelFeatures(PatchFeatures):
     def compute_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors."""
         area, pixels = read_with_context(grid, image.content, rows, columns, image.context)
         is_tissue = image.tissue_windows(pixels, grid.patch_px, grid.stride_px)
         if not is_tissue.any():

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from .validation import hint
 
 _LOCK = threading.Lock()
-_N_ALLOWING = [0]
+_N_ALLOWING = [0]  # number of active contexts that allow missing chunks
 _WARNED: set[str] = set()
 
 

@@ -77,7 +77,7 @@ class ResultsFolder:
         if stored == current:
             return
         changes = "; ".join(
-            f"{name} was {_short(stored.get(name))} and is now {_short(current.get(name))}"
+            f"{name} was {_shorten(stored.get(name))} and is now {_shorten(current.get(name))}"
             for name in dict.fromkeys([*current, *stored])
             if stored.get(name) != current.get(name)
         )
@@ -159,7 +159,7 @@ class ResultsFolder:
         return self.folder / "done" / f"{key}.json"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Format a value for a message; digests are truncated."""
     if value is None:
         return "not set"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 
 def check_whole_number(name: str, value: object, low: int) -> int:
-    """Return `value` as an int; raise ValueError naming it unless it is an integer ≥ `low`."""
+    """Return `value` as an int; raise ValueError unless it is an integer of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number of at least {low}, not {short(value)}")
     return int(value)
@@ -115,7 +115,7 @@ def check_kind(name: str, value: object, annotation: str) -> None:
 # --- hints --------------------------------------------------------------------------------------
 
 Surface = Literal["python", "cli", "web"]
-_SURFACE: list[Surface] = ["python"]
+_SURFACE: list[Surface] = ["python"]  # current user interface
 
 
 def hint_surface() -> Surface:
