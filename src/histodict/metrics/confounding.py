@@ -169,9 +169,9 @@ class ConfoundingTest:
     Attributes
     ----------
     variance_fractions : (n,), η²: fraction of the variance between the units of a class that lies
-        between groups; maximum over classes and transforms. NaN if no class has two groups
-    p_value : p-value of the hypothesis that no measurement differs between groups; NaN if no class
-        has two groups
+        between groups; maximum over classes and transforms
+    p_value : p-value of the hypothesis that no measurement differs between groups; NaN, like all
+        array elements, if no class has two groups
     adjusted_p_values : (n,), smaller of the family-wise p-value and the false discovery rate
         (Benjamini and Hochberg)
     n_groups : number of groups
