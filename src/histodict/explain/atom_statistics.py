@@ -336,7 +336,8 @@ def compute_atom_statistics(
 def _select_site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
     """Return the mask (n_atoms,) of site-confounded atoms.
 
-    It is empty if the test of all atoms is not significant, else includes that of the largest η².
+    No atom is selected if the test of all atoms is not significant; otherwise at least the atom
+    with the largest η² is.
     """
     if not test.p_value <= MAX_SITE_P_VALUE:
         return np.zeros(len(test.variance_fractions), bool)

@@ -27,7 +27,7 @@ class AtomActivity:
     patch_statistics : mean statistics of the atoms over the patches
     usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use each atom
     tissue : (rows, columns), mask of the cells with patches
-    group_usage : for each tuple of atoms with one name, the fraction of patches that use any
+    group_usage : for each tuple of atoms of one name, fraction of patches that use at least one
     """
 
     patch_statistics: AtomReference

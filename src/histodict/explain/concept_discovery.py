@@ -136,7 +136,7 @@ class ConceptTrainingSet:
     ) -> ConceptTrainingSet:
         """Create the training set from records and the name of the encoder, `vectors`.
 
-        Raise ValueError for records with an error, images mixed with feature files, or pixels.
+        Raise ValueError for invalid records, images mixed with feature files, or pixel features.
         """
         for record in records:
             if record.error:

@@ -356,7 +356,7 @@ def _ring_cells(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, i
 
 
 def context_margin(patch_px: int, context: int) -> tuple[int, int]:
-    """Return how many pixels the context extends to the left (or top) and right of a patch."""
+    """Return the pixels of context (left or above, right or below) on either side of a patch."""
     margin = patch_px * (context - 1)
     return margin // 2, margin - margin // 2
 
