@@ -423,7 +423,7 @@ class ThresholdAdaptation:
 
     @classmethod
     def from_scores(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
-        """Return the effect of the `threshold` from `unlabelled_threshold` on scores; ignore NaN."""
+        """Return the effect of a threshold from `unlabelled_threshold` on scores; ignore NaN."""
         known = np.array([score for score in scores if not np.isnan(score)])
         n_above = int((known > 2 * threshold).sum())  # the threshold is half the midpoint
         n_moved = int(((known > 0) != (known > threshold)).sum())

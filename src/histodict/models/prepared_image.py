@@ -219,12 +219,8 @@ class PreparedImage:
         if self._features.is_precomputed:
             raise ImageError(f"{source.path}: {no_feature_file_message()}")
         self._features.check(recipe.patch_px, recipe.grid_stride_px)
-        self.context, self.is_augmented, self.cache = (
-            recipe.context_scale,
-            recipe.augment_patches,
-            cache,
-        )
-        self.border = recipe.border_mode
+        self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
+        self.border, self.cache = recipe.border_mode, cache
         self.path = source.path
         self.size = source.size
         self.mpp = source.mpp
@@ -318,9 +314,8 @@ class PreparedImage:
         if self._inside is not None:
             allowed = region_constraint(self._inside, grid).intersection(allowed)
         if self.quality is not None:
-            allowed = LocationConstraint(partial(self._is_usable, grid.patch_px / 2)).intersection(
-                allowed
-            )
+            usable = LocationConstraint(partial(self._is_usable, grid.patch_px / 2))
+            allowed = usable.intersection(allowed)
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
