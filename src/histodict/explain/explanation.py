@@ -108,7 +108,7 @@ def group_by_concept(
     labels, statistics = atom_labels(atoms.classes, classes), source.activity.patch_statistics
     contributions = []
     for concept in model.atom_annotations.concepts(labels):
-        indices = [a for a in concept.atoms if a not in model.method_.disabled_atoms_]
+        indices = [a for a in concept.atoms if a not in model.classifier_.disabled_atoms_]
         if not indices:
             continue
         indices.sort(key=lambda a: -statistics.usage[a])

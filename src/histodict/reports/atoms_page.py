@@ -361,7 +361,7 @@ def _row(
     report: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     patch_px, statistics = report.atoms.patch_px, report.statistics[usage.atom]
-    sign, atom = float(report.atoms.signs[usage.atom]), report.atoms.with_usage_sign[usage.atom]
+    sign, atom = float(report.atoms.signs[usage.atom]), report.atoms.signed_atoms[usage.atom]
     return {
         "label": statistics.label,
         "name": statistics.name,

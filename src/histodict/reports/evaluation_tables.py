@@ -211,7 +211,7 @@ def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
     for result in (result for result in image if result.is_wrong):
-        patch_map = result.result.predicted.map_of(result.i)
+        patch_map = result.result.predicted.load_map(result.i)
         if patch_map is not None:
             score = max(result.result.predicted.scores[result.i])
             caption = f"{result.label_text}, score {score:+.2f}"
@@ -516,7 +516,7 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
 
 def _image(result: ImageResult) -> str:
     """Draw the patch map with the true region outlined patch by patch."""
-    stored_map = result.result.predicted.map_of(result.i)
+    stored_map = result.result.predicted.load_map(result.i)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"
