@@ -445,7 +445,7 @@ def predict_images(
     worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
     predict = partial(predict_and_export, worker_model, folder.absolute(), progress)
-    results = (executor or Threads(1)).map(predict, missing, lost=str)
+    results = (executor or Threads(1)).map(predict, missing, on_worker_death=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(

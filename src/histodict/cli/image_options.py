@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..utils.text_io import first_of, pluralize
+from ..utils.text_io import limit_lines, pluralize
 from .console import progress_bars, warn
 from .options import (
     ADVANCED,
@@ -203,7 +203,7 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
     """Warn about skipped images, with the reasons."""
     if reasons:
-        lines = "".join(f"\n  {line}" for line in first_of(reasons))
+        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
@@ -252,7 +252,7 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:
         reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
-        lines = "".join(f"\n  {line}" for line in first_of(reasons))
+        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
         warn(f"no usable tissue in {pluralize(len(empty), 'image')}:{lines}")
     without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
     if without_detection:

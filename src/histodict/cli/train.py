@@ -358,7 +358,7 @@ def _print_adapted(
 
     `is_forced` states whether the scores do not form two groups.
     """
-    if adaptation.one_is_small:
+    if adaptation.has_small_group:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
             "without adaptation"

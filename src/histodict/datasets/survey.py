@@ -26,7 +26,7 @@ from ..precomputed.feature_file import check_features, is_feature_file, open_fea
 from ..utils.files import content_digest, exists, file_bytes, file_key, sampled_digest
 from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, Progress, no_callback
-from ..utils.text_io import failure_reason, first_of, pluralize, truncated_list
+from ..utils.text_io import failure_reason, limit_lines, pluralize, truncated_list
 from ..utils.validation import hint
 from .annotated import load_region
 from .manifest import Manifest
@@ -95,7 +95,7 @@ class ReadabilityReport:
         if self.unusable:
             # An image may have several records.
             reasons = list(dict.fromkeys(reason for _, reason in self.unusable))
-            names = "".join(f"\n  {line}" for line in first_of(reasons))
+            names = "".join(f"\n  {line}" for line in limit_lines(reasons))
             n_bad = len({record.path for record, _ in self.unusable})
             remedy = hint(
                 python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
@@ -144,7 +144,7 @@ def check_files(records: Sequence[ImageRecord]) -> None:
         except ImageError as error:
             bad.append(str(error))
     if bad:
-        names = "".join(f"\n  {line}" for line in first_of(bad))
+        names = "".join(f"\n  {line}" for line in limit_lines(bad))
         n = pluralize(len(records), "image")
         raise ImageError(f"{len(bad)} of {n} cannot be read; replace or remove them:{names}")
 

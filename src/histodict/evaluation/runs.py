@@ -116,7 +116,9 @@ def run_tasks(
     jobs = [runs[index] for index in missing]
     run = partial(_run_single_threaded, cache)
     new_results = (
-        work.executor.map(run, jobs, lost=str) if work.executor else _run_parallel(run, jobs, work)
+        work.executor.map(run, jobs, on_worker_death=str)
+        if work.executor
+        else _run_parallel(run, jobs, work)
     )
     with image_cache_enabled():
         for index, result in zip(missing, new_results, strict=True):

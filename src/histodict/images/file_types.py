@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..utils.dicom_header import DICOM_SUFFIX as _DICOM
-from ..utils.dicom_header import series_of
+from ..utils.dicom_header import find_series
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -273,7 +273,7 @@ def split_redundant_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]
 
 def _file_rank(folder: Path, name: str) -> tuple[bool, int, str]:
     """Return a sort key by which the main file of a slide is first."""
-    series = series_of(folder / name) if _has_suffix(name, _DICOM) else None
+    series = find_series(folder / name) if _has_suffix(name, _DICOM) else None
     return not _has_suffix(name, *_INDEXES), -series.n_frames if series else 0, name
 
 
@@ -299,7 +299,7 @@ def map_files_to_slides(
             if index in chosen and not _has_suffix(index, ".ndpis"):  # no reader opens this index
                 found[index] = slide
     for name in chosen:
-        series = series_of(folder / name) if _has_suffix(name, _DICOM) else None
+        series = find_series(folder / name) if _has_suffix(name, _DICOM) else None
         if series is not None:
             found[name] = f"DICOM series {series.uid}"
     return found

@@ -439,7 +439,7 @@ def _sample_tissue_squares(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
     """Return random tissue squares of a slide, one below the other; the seed is fixed."""
-    grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
+    grid = PatchGrid.from_size(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, max_fraction = None, 0.0  # square with most tissue, if none reaches the minimum
     for index in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():

@@ -238,7 +238,7 @@ def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
                 continue
             try:
                 downsample = image_downsample(record.path, properties.mpp, recipe, None)
-                PatchGrid.covering(
+                PatchGrid.from_size(
                     properties.size, recipe.patch_px, recipe.grid_stride_px, downsample
                 )
             except ValueError as error:

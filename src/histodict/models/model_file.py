@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..decision.aggregation import n_scores
+from ..decision.aggregation import count_scores
 from ..decision.atom_annotations import check_notes
 from ..decision.threshold import check_tuning
 from ..encoders import get_patch_features, needs_no_consent
@@ -151,7 +151,7 @@ class ModelData:
         """
         known: dict[str, int | str] = {
             "classes": len(self.classes),
-            "scores": n_scores(len(self.classes)),
+            "scores": count_scores(len(self.classes)),
             "features": self.n_features,
             "estimators": len(self.estimators),
         }

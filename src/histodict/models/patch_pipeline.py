@@ -409,7 +409,7 @@ class PatchPipeline(ImagePipeline):
                     self.recorder.add(positions, codes, encoded.contributions)
                 report(n_done)
             patch_map = self._patch_map(path, image, grid, results)
-        statistics = PatchStatistics.of_map(
+        statistics = PatchStatistics.from_map(
             patch_map.predicted_classes, patch_map.margins, results.codes
         )
         image_scores = ImageScores(self._scores(path, statistics), patch_map, statistics)

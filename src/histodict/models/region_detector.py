@@ -18,11 +18,11 @@ from ..datasets.record import is_healthy
 from ..decision.atom_annotations import AtomAnnotations
 from ..decision.threshold import (
     DecisionThreshold,
-    LargestRegion,
+    LargestRegionSizes,
     SizeCurve,
     describe_min_size,
     fit_margin_threshold,
-    match_regions,
+    measure_largest_regions,
     with_change,
 )
 from ..images.memory_image import ImageLike, image_cache_enabled
@@ -318,7 +318,7 @@ class RegionDetector(ImageEstimator):
 
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
-    ) -> list[LargestRegion]:
+    ) -> list[LargestRegionSizes]:
         """Return the sizes of the largest true and false positive region of every image.
 
         Parameters
@@ -329,7 +329,7 @@ class RegionDetector(ImageEstimator):
 
         Returns
         -------
-        list of LargestRegion
+        list of LargestRegionSizes
         """
         return [
             s.region_sizes(self.margin_threshold_)
@@ -560,9 +560,9 @@ class _ImageEvaluation:
     tissue: NDArray[np.bool_]
     truth: NDArray[np.bool_]
 
-    def region_sizes(self, margin_threshold: float) -> LargestRegion:
+    def region_sizes(self, margin_threshold: float) -> LargestRegionSizes:
         """Return the sizes of the largest true and false positive region."""
-        return match_regions(
+        return measure_largest_regions(
             (self.margins > np.float64(margin_threshold)) & self.tissue, self.truth, self.tissue
         )
 
