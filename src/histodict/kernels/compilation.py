@@ -22,11 +22,18 @@ from numba import config, njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 CHECK_BOUNDS = os.environ.get("HISTODICT_CHECK_BOUNDS") == "1"
-_IN_ORDER = frozenset({"contract", "nsz"})  # fused multiply-add, but sums are not reordered
+_DEFAULT_FASTMATH = frozenset(
+    {"contract", "nsz"}
+)  # allow fused multiply-add, but no reordered sums
 
 
-def jit(fastmath: Any = _IN_ORDER) -> Any:
-    """Return a decorator that compiles a kernel on its first call and caches it on disk."""
+def jit(fastmath: Any = _DEFAULT_FASTMATH) -> Any:
+    """Return a decorator that compiles a kernel on its first call and caches it on disk.
+
+    Parameters
+    ----------
+    fastmath : as in `numba.njit`; by default operations may be fused, but not reordered
+    """
 
     def decorate(function: Any) -> Any:
         kernel = njit(
@@ -45,7 +52,7 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
 
 
 class _KernelCache(FunctionCache):
-    """Cache of compiled code whose failures cause warnings instead of errors.
+    """On-disk cache of compiled code; a failure to write it causes a warning, not an error.
 
     Computations can continue without the cache, for example on a full disk.
     """
@@ -70,18 +77,19 @@ class _KernelCache(FunctionCache):
             _warn_cache_unwritable(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return the cache key, extended by the SIMD source and compiler options."""
+        """Return Numba's cache key, extended by a digest of simd.py and the compiler options."""
         return (*super()._index_key(sig, codegen), _simd_digest(), CHECK_BOUNDS, str(config.OPT))
 
 
 class _CacheFile(IndexDataCacheFile):
-    """Cache files with checksums, written before the index that refers to them.
+    """Files of compiled code with checksums, and the index of these files.
 
-    If the process is killed in between, no index refers to code of an earlier source.
+    The code is written before the index. If the process is killed in between, the index does not
+    refer to code that was compiled from an earlier source.
     """
 
     def save(self, key: Any, data: Any) -> None:
-        """Save the code under a name derived from its key, then the index."""
+        """Save compiled code in a file named after the digest of `key`, then update the index."""
         digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
         name = self._index_name.removesuffix("nbi") + f"{digest[:16]}.nbc"
         self._save_data(name, data)
@@ -107,6 +115,7 @@ class _CacheFile(IndexDataCacheFile):
 
 @cache
 def _simd_digest() -> str:
+    """Return the SHA-256 of simd.py, whose functions are compiled into the kernels."""
     return hashlib.sha256((Path(__file__).with_name("cpu") / "simd.py").read_bytes()).hexdigest()
 
 

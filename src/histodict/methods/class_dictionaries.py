@@ -315,7 +315,7 @@ def learn_per_class(
     def on_step() -> None:
         report(Progress(stage, next(done), total))
 
-    def learn(D: NDArray[Any], Y: NDArray[Any], step: Callable[[], None]) -> OnlineDictionary:
+    def learn(D: NDArray[Any], Y: NDArray[Any], on_batch: Callable[[], None]) -> OnlineDictionary:
         return continue_online(
             D,
             Y,
@@ -323,7 +323,7 @@ def learn_per_class(
             n_epochs=n_epochs,
             n_jobs=-(-n_threads // n_concurrent),
             backend=backend,
-            step=step,
+            on_batch=on_batch,
         )
 
     on_step()
