@@ -40,17 +40,13 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     """Choose initial unit-norm atoms: random samples, and random mixtures if these are too few.
 
     Zero samples and repeated directions are skipped. Random noise is added to mixtures, so that
-    there are enough directions even for a single sample.
+    there are enough directions even for a single sample. The atoms have the dtype of Y.
 
     Parameters
     ----------
     Y : (n_samples, n_features)
     n_atoms : number of atoms
     rng : source of randomness
-
-    Returns
-    -------
-    (n_atoms, n_features), in the dtype of Y
     """
     samples = normalize(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
@@ -64,18 +60,14 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
 
 
 def canonicalize(D: NDArray, usage_counts: NDArray, sign_balance: NDArray) -> NDArray:
-    """Sort atoms by the number of samples that use them, most used first, and fix their signs.
+    """Return the atoms with fixed signs, sorted by the number of samples that use them.
 
     Parameters
     ----------
     D : (n_atoms, n_features)
-    usage_counts : (n_atoms,), number of samples that use each atom
+    usage_counts : (n_atoms,), number of samples that use each atom; the largest comes first
     sign_balance : (n_atoms,), number of positive minus number of negative coefficients. An atom is
         negated if this is negative, or if this is 0 and the sum of the atom's entries is negative
-
-    Returns
-    -------
-    (n_atoms, n_features), the sorted atoms
     """
     sign_source = np.where(sign_balance == 0, D.sum(axis=1), sign_balance)
     signs = np.where(sign_source < 0, -1, 1).astype(D.dtype)
@@ -103,16 +95,10 @@ class Matching:
 
 
 def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
-    """Compute the absolute cosines between atoms of A (n, n_features) and B (m, n_features).
+    """Return the absolute cosines (n, m) between atoms A (n, n_features) and B (m, n_features).
 
-    Returns
-    -------
-    (n, m), with 0 for atoms of norm 0
-
-    Raises
-    ------
-    ValueError
-        If A or B is not a finite matrix, or their numbers of features differ.
+    The cosines of atoms of norm 0 are 0. Raise ValueError if A or B is not a finite matrix, or if
+    their numbers of features differ.
     """
     first, second = _check_atoms(A), _check_atoms(B)
     if first.shape[1] != second.shape[1]:

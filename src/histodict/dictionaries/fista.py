@@ -136,18 +136,9 @@ class FistaCodes:
     ) -> tuple[NDArray[np.float64], float]:
         """Take a proximal gradient step from Z = S + β(S − S_previous) with step size 1/L.
 
-        Parameters
-        ----------
-        T : I − H/L
-        B : b/L of each block
-        group_step : (n_groups, n_atoms), negative gradient of the coupling term, divided by L
-        threshold : penalty/L
-        beta : β
-
-        Returns
-        -------
-        totals : (n_groups, n_atoms), sums of the new codes of each group
-        ascent : positive if the momentum increases the objective, so that it must be reset
+        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `group_step` is minus the
+        gradient of the coupling term over L, for each group. Return the sums of the new codes of
+        each group, and a number that is positive if the momentum increases the objective.
         """
 
         def step_block(index: int) -> tuple[NDArray[np.float64], float]:

@@ -110,7 +110,7 @@ def update_pairs(
     """Update each atom together with its coefficients, one atom after the other.
 
     The codes keep the sparsity pattern of S. An atom is not changed if no sample uses it, or if its
-    samples have no residual without it.
+    samples have no residual without it. Return the new atoms and codes.
 
     Parameters
     ----------
@@ -118,11 +118,6 @@ def update_pairs(
     D : (n_atoms, n_features)
     S : (n_samples, n_atoms), codes
     exact : whether to use the singular pair instead of the power step
-
-    Returns
-    -------
-    D : (n_atoms, n_features), new atoms
-    S : (n_samples, n_atoms), new codes
     """
     D = D.copy()
     codes = _Codes(S)
@@ -139,11 +134,8 @@ def update_pairs(
 class _Codes:
     """Codes in zero-padded arrays, in which a subset of samples is selected faster than in CSR.
 
-    Attributes
-    ----------
-    atoms : (n_samples, maximum number of non-zeros), indices of the atoms
-    values : coefficients, of the same shape
-    flat : one-dimensional view of `values`
+    `atoms` and `values` (n_samples, maximum number of non-zeros) are atom indices and coefficients,
+    and `flat` is a one-dimensional view of `values`.
     """
 
     def __init__(self, S: csr_array) -> None:
@@ -184,13 +176,8 @@ def _power_step(
 ) -> Pair:
     """Return d ∝ Rᵀg and g = Rd for atom j; None if Rᵀg is 0 up to rounding.
 
-    Parameters
-    ----------
-    Y : (n_rows, n_features), the samples that use atom j
-    D : (n_atoms, n_features), all atoms
-    j : index of the atom
-    atoms, values : rows of `_Codes.atoms` and `_Codes.values` for these samples
-    g : (n_rows,), current coefficients of atom j
+    Y (n_rows, n_features) are the samples that use atom j, g (n_rows,) its current coefficients,
+    `atoms` and `values` the rows of `_Codes` for these samples, and D all atoms.
     """
     g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
@@ -213,10 +200,7 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return the leading singular pair of R, computed from the smaller of RᵀR and RRᵀ.
-
-    The parameters are those of `_power_step`.
-    """
+    """Return the leading singular pair of R, as `_power_step`, from the smaller of RᵀR and RRᵀ."""
     n_samples, n_slots = atoms.shape
     indptr = np.arange(0, atoms.size + 1, n_slots)
     S = csr_array((values.reshape(-1), atoms.reshape(-1), indptr), shape=(n_samples, len(D)))
@@ -256,15 +240,10 @@ def _replace_unused(
     errors: NDArray[np.float64],
     groups: tuple[NDArray[Any], NDArray[Any]] | None,
 ) -> NDArray[Any]:
-    """Return D with unused and duplicate atoms replaced by samples with large residuals.
+    """Return D with unused and duplicate atoms replaced by samples Y with large residuals.
 
-    Parameters
-    ----------
-    D : (n_atoms, n_features)
-    usage_counts : (n_atoms,), number of samples that use each atom
-    Y : (n_samples, n_features), samples
-    errors : (n_samples,), squared residuals; samples with 0 are not used
-    groups : as in `learn_ksvd`
+    `usage_counts` (n_atoms,) are numbers of samples, `errors` (n_samples,) squared residuals, and
+    `groups` as in `learn_ksvd`. Samples with error 0 are not used.
     """
     if groups is None:
         groups = np.zeros(len(D)), np.zeros(len(Y))

@@ -167,7 +167,6 @@ def _code_batch(
     """Encode a mini-batch with the atoms D and yield the sufficient statistics of its tasks.
 
     The samples with the largest residuals, 8 per 256 samples, are candidates for new atoms.
-    `module` is the backend, on whose device D and the batch are.
     """
     with single_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
@@ -258,12 +257,7 @@ def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> 
     """Return the indices (n_axes,) of the features that vary most, the most variable first.
 
     The criterion is the median over patients of the mean square of the feature in the samples Y
-    (n_samples, n_features) of a patient.
-
-    Raises
-    ------
-    ValueError
-        If fewer than n_axes features vary in most patients.
+    (n_samples, n_features) of a patient. Raise ValueError if fewer features vary in most patients.
     """
     check_whole_number("n_atoms", n_axes, 1)
     squares = [_mean_square(Y[patients == patient]) for patient in np.unique(patients)]
@@ -323,15 +317,11 @@ def split_half_similarity(
 
 
 def _matched_atoms(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the atom of `others` matched one-to-one to each atom, (n_atoms, n_features).
-
-    Rows of atoms without a match are 0.
-    """
+    """Return the atom of `others` matched one-to-one to each atom; zeros without a match."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 
 
 def _mean_square(Y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the mean of the squares of each feature, (n_features,)."""
     squares: NDArray[np.float64] = np.einsum("ij,ij->j", Y, Y, dtype=np.float64) / len(Y)
     return squares

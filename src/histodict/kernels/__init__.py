@@ -345,10 +345,7 @@ def class_residuals(
 
 
 def _check_pursuit(n_nonzero: int, tol: float, selection: str) -> tuple[int, float, bool]:
-    """Raise an error for invalid parameters; return (n_nonzero, tol, order_recursive).
-
-    order_recursive is True for selection="order-recursive" and False for "correlation".
-    """
+    """Check the parameters; return (n_nonzero, tol, whether the pursuit is order-recursive)."""
     if selection not in _SELECTIONS:
         raise ValueError(f"selection must be one of {_SELECTIONS}, not {selection!r}")
     n_nonzero = check_whole_number("n_nonzero", n_nonzero, 1)

@@ -28,12 +28,7 @@ _DEFAULT_FASTMATH = frozenset(
 
 
 def jit(fastmath: Any = _DEFAULT_FASTMATH) -> Any:
-    """Return a decorator that compiles a kernel on its first call and caches it on disk.
-
-    Parameters
-    ----------
-    fastmath : as in `numba.njit`; by default operations may be fused, but not reordered
-    """
+    """Return a decorator that compiles a kernel on its first call and caches it on disk."""
 
     def decorate(function: Any) -> Any:
         kernel = njit(
@@ -82,10 +77,9 @@ class _KernelCache(FunctionCache):
 
 
 class _CacheFile(IndexDataCacheFile):
-    """Files of compiled code with checksums, and the index of these files.
+    """Files of compiled code with checksums, written before the index of these files.
 
-    The code is written before the index. If the process is killed in between, the index does not
-    refer to code that was compiled from an earlier source.
+    If the process is killed in between, no index refers to code of an earlier source.
     """
 
     def save(self, key: Any, data: Any) -> None:
@@ -115,7 +109,6 @@ class _CacheFile(IndexDataCacheFile):
 
 @cache
 def _simd_digest() -> str:
-    """Return the SHA-256 of simd.py, whose functions are compiled into the kernels."""
     return hashlib.sha256((Path(__file__).with_name("cpu") / "simd.py").read_bytes()).hexdigest()
 
 

@@ -19,7 +19,8 @@ def check_pair(
 ) -> tuple[NDArray, NDArray]:
     """Validate D and Y, and return them as C-contiguous arrays of a common float dtype.
 
-    The dtype is float32 if both arrays are float32, else float64.
+    The dtype is float32 if both arrays are float32, else float64. Raise TypeError if an array is
+    sparse, and ValueError if it has a wrong shape or contains NaN or infinity.
 
     Parameters
     ----------
@@ -27,13 +28,6 @@ def check_pair(
     Y : samples
     names : names of D and Y in messages
     n_dimensions : required number of dimensions
-
-    Raises
-    ------
-    TypeError
-        If an array is sparse.
-    ValueError
-        If an array has a wrong shape or contains NaN or infinity.
     """
     single = all(getattr(array, "dtype", None) == np.float32 for array in (D, Y))
     dtype = np.dtype(np.float32 if single else np.float64)
@@ -51,10 +45,7 @@ def check_pair(
 
 
 def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
-    """Validate arrays (n_channels, n_rows, n_features) as `check_pair`, and return D and Y.
-
-    Raise ValueError if their numbers of channels differ.
-    """
+    """Validate arrays (n_channels, n_rows, n_features) like `check_pair`; return D and Y."""
     D, Y = check_pair(D, Y, n_dimensions=3)
     if len(D) != len(Y):
         raise ValueError(f"Y has {len(Y)} channels, but D has {len(D)}")
@@ -62,10 +53,9 @@ def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
 
 
 def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
-    """Return `array` as a C-contiguous array of `dtype`.
+    """Return `array`, called `name` in messages, as a finite C-contiguous array of `dtype`.
 
-    Raise TypeError if it is sparse, and ValueError if it has another number of dimensions or
-    contains NaN or infinity. `name` is its name in messages.
+    Raise TypeError if it is sparse, ValueError for another `n_dimensions`, NaN or infinity.
     """
     if issparse(array):
         raise TypeError(f"{name} must be a dense array, not a sparse one")
@@ -101,13 +91,9 @@ def check_range(
 
 
 def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
-    """Raise ValueError if a result contains NaN or infinity, which means that it overflowed.
+    """Raise ValueError if a result, computed in `dtype`, contains NaN or infinity from overflow.
 
-    Parameters
-    ----------
-    name : name of the result in the message, in the plural
-    values : the result
-    dtype : dtype of the computation
+    `name` is the name of the values in the message, in the plural.
     """
     if not np.isfinite(values).all():
         raise ValueError(

@@ -117,7 +117,7 @@ def duplicate_atoms(D: NDArray) -> NDArray[np.bool_]:
 
 
 def replace_unused_atoms(D: NDArray, usage_counts: NDArray, candidates: NDArray) -> NDArray:
-    """Replace unused and duplicate atoms by candidate samples.
+    """Return the atoms with unused and duplicate ones replaced by candidate samples.
 
     Candidates that are zero or have the direction of an existing atom are skipped.
 
@@ -126,10 +126,6 @@ def replace_unused_atoms(D: NDArray, usage_counts: NDArray, candidates: NDArray)
     D : (n_atoms, n_features), unit-norm atoms
     usage_counts : (n_atoms,), number of samples that use each atom
     candidates : (n_candidates, n_features), in order of preference
-
-    Returns
-    -------
-    (n_atoms, n_features), new atoms; D is not modified
     """
     replaceable = np.flatnonzero((usage_counts == 0) | duplicate_atoms(D))
     if len(replaceable) == 0 or len(candidates) == 0:

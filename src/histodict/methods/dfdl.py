@@ -245,7 +245,7 @@ class TangentStep:
 
 
 def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
-    """Sort atoms by use and fix their signs; None stands for statistics of no samples."""
+    """Sort atoms by use and fix their signs; without statistics (None) only fix their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)

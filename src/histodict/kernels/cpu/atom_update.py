@@ -98,7 +98,7 @@ def _update_atom_safely(D, U, F, j):
 
 @jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
-    """Store ‖y − Σ_{j of class i} s_j d_j‖ of every sample y and class i in norms[row, i].
+    """Store the residual norm of each sample with the atoms of class i only in norms[row, i].
 
     `atom_classes` are the class indices of the atoms D, and `indptr`, `indices` and `codes` the
     codes of the samples Y as in a CSR matrix.
@@ -134,17 +134,10 @@ def squared_norms(Y, norms):
 
 @jit()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
-    """Set E to Σ w·sᵀy and add a triangle of Σ w·sᵀs to F, for the samples of a block.
+    """Set E (k, d) to Σ w·sᵀy and add a triangle of Σ w·sᵀs to F (k, k), over samples of a block.
 
-    Each unordered pair of coefficients is added to F once; call `add_transpose` afterwards.
-
-    Parameters
-    ----------
-    Y : (n, d), samples
-    weights : (n,), w
-    indptr, indices, codes : codes s as in a CSR matrix
-    W : number of elements of a SIMD vector
-    E, F : output, (k, d) and (k, k)
+    Y (n, d) are the samples, `weights` (n,) w, and `indptr`, `indices` and `codes` s as in a CSR
+    matrix. Each unordered pair of coefficients is added to F once; call `add_transpose` afterwards.
     """
     k, d = E.shape
     n_rows = Y.shape[0]
@@ -187,10 +180,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
 
 @jit()
 def accumulate_products(indptr, indices, codes, F):
-    """Add a triangle of Σ sᵀs of a block to F (k, k), as in `accumulate`.
-
-    `indptr`, `indices` and `codes` are the codes s as in a CSR matrix.
-    """
+    """Add a triangle of Σ sᵀs of a block to F (k, k), as in `accumulate`."""
     for row in range(len(indptr) - 1):
         for a in range(indptr[row], indptr[row + 1]):
             F_row = F[indices[a]]

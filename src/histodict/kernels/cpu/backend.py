@@ -89,7 +89,6 @@ def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
 
 
 def _lane_buffer(dtype: np.dtype) -> NDArray:
-    """Return scratch memory for the integers of one SIMD vector of this float dtype."""
     return np.empty(simd.width(dtype), _bits_type(dtype))
 
 
@@ -100,15 +99,12 @@ def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
 
 
 def _as_divisors(norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the norms with 0 replaced by 1, for use as divisors."""
+    """Return the norms with 0 replaced by 1."""
     return np.where(norms > 0, norms, 1.0)
 
 
 class _CodeBuffer:
-    """CSR arrays with space for n_nonzero coefficients per sample.
-
-    Pages of memory that the kernel does not write are not allocated.
-    """
+    """CSR arrays for n_nonzero coefficients per sample; unwritten memory is not allocated."""
 
     def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
         self.indptr = np.zeros(n_samples + 1, np.int64)
@@ -196,11 +192,7 @@ class JointCoder:
         self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
 
     def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Encode samples Y (n_channels, n, n_features).
-
-        Return the codes (n, n_atoms) of each channel, and the squared residuals summed over the
-        channels (n,).
-        """
+        """Return the codes (n, k) of each channel, and squared residuals (n,) over all channels."""
         Y = np.ascontiguousarray(Y)
         n_channels, n_samples, _ = Y.shape
         yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
@@ -269,7 +261,7 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return ‖y − δ_i(s)D‖ (n, n_classes) of the samples Y and how many did not converge."""
+        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 
@@ -340,10 +332,7 @@ def code_products(S: csr_array) -> NDArray:
 def class_residuals(
     D: NDArray, Y: NDArray, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """Return ‖y − δ_i(s)D‖ for all samples y and classes i, (n, n_classes).
-
-    `atom_classes` (n_atoms,) are the class indices of the atoms; S are the codes of the samples.
-    """
+    """Return the residual norms of the samples with the atoms of each class, (n, n_classes)."""
     norms = np.empty((len(Y), n_classes))
     cpu_atom_update.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
     check_result("the residuals", norms, Y.dtype)
@@ -353,8 +342,7 @@ def class_residuals(
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
     """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, and return the new atoms.
 
-    Sweeps over the atoms are repeated, at most n_sweeps times, until no entry of D changes by more
-    than tol.
+    Stop after n_sweeps sweeps over the atoms, or when no entry changes by more than tol in a sweep.
     """
     D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
     for _ in range(n_sweeps):

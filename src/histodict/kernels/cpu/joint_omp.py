@@ -38,7 +38,7 @@ from .simd import (
 
 @jit()
 def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
-    """Code the rows of a block.
+    """Encode the samples of a block by greedy pursuit with one support for all channels.
 
     Atoms have unit norm, or are zero, in every channel; samples have unit norm over all channels.
 
@@ -189,10 +189,7 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, min_n, n
 
 @jit()
 def _solve_triangles(R, alphas, size, codes, first):
-    """Compute the coefficients of the first `size` selected atoms from R and alphas, in place.
-
-    They are written to codes[channel, first : first + size].
-    """
+    """Compute codes[channel, first : first + size] of the selected atoms from R and alphas."""
     for channel in range(R.shape[0]):
         for i in range(size - 1, -1, -1):
             alphas[channel, i] /= R[channel, i, i]

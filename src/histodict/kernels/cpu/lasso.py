@@ -34,7 +34,7 @@ _EXCLUDED = -np.inf
 
 @jit()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
-    """Code the rows of a block and return the number of rows that did not converge.
+    """Encode the samples of a block and return the number of samples that did not converge.
 
     Parameters
     ----------
@@ -165,13 +165,8 @@ def _activate_several(
 ):
     """Activate atom j and, from other tiles, up to two atoms whose |c| is nearly as large.
 
-    This saves passes over all atoms; `_descend` removes an atom that was added needlessly.
-
-    Returns
-    -------
-    m : new number of active atoms
-    unchanged : number of atoms at the start of `active` that were active before
-    added : whether atom j was added
+    This saves passes over all atoms; `_descend` removes atoms added needlessly. Return the new m,
+    how many atoms at the start of `active` are unchanged, and whether j was added.
     """
     W = lane_bits.shape[0]
     unchanged = m
@@ -238,8 +233,7 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
     """Minimise over the active atoms with fixed signs, remove atoms at 0, and return the new m.
 
-    z = C⁻¹(b − λ·signs), of which the first `unchanged` entries are valid from the last call.
-    `target` is scratch memory for the minimiser.
+    The first `unchanged` entries of z = C⁻¹(b − λ·signs) are valid from the last call.
     """
     while m > 0:
         for i in range(unchanged, m):
@@ -278,10 +272,7 @@ def _back_substitute(C, m, x):
 
 @jit()
 def _drop(removed, m, active, signs, s, C, mask):
-    """Remove the active atom at index `removed` and return the new m.
-
-    Givens rotations make C triangular again.
-    """
+    """Remove the active atom at index `removed`, rotate C to a triangle, and return the new m."""
     mask[active[removed]] = 0
     for i in range(removed, m - 1):
         active[i] = active[i + 1]

@@ -45,7 +45,7 @@ from .simd import (
 def pursue(
     B, G, tols, order_recursive, W, scores, n_nonzero, indptr, indices, codes, squared_residuals
 ):
-    """Code the rows of a block.
+    """Encode the samples of a block by greedy pursuit.
 
     Atoms and samples have unit norm, or are zero.
 
@@ -136,10 +136,7 @@ def pursue(
 
 @jit()
 def _score_tile(c, n, scores, t, min_n_vector, W):
-    """Store log2(c²/n) of the atoms of tile t in `scores`, with an error of ±0.0861.
-
-    For the format see `simd.bits`. `min_n_vector` is a vector of the smallest n to divide by.
-    """
+    """Store log2(c²/max(n, min_n_vector)) ± 0.0861 of tile t in `scores`, as `simd.bits`."""
     ct = load(c, t * W)
     nt = maximum(load(n, t * W), min_n_vector)
     store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
@@ -149,16 +146,8 @@ def _score_tile(c, n, scores, t, min_n_vector, W):
 def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, min_n_vector, n_factor, W):
     """Append v_l to V and update c, n and the scores after the selection of atom s.
 
-    Two tiles are updated at a time, as independent operations hide the latency of the sums.
-
-    Parameters
-    ----------
-    coefficients : (size,), products v_i[s] with the basis vectors
-    s : selected atom
-    size : number of atoms selected before (l)
-    alpha, nu : α and ν of the module docstring
-    min_n_vector : as in `_score_tile`
-    n_factor : vector of 1 to update n, or of 0 to leave it (classical selection)
+    `coefficients` are the v_i[s] of the `size` atoms selected before; `n_factor` is 1 to update n,
+    and 0 for classical selection. Two tiles at a time hide the latency of the sums.
     """
     k_padded = c.shape[0]
     n_pairs = k_padded // (2 * W)

@@ -71,10 +71,7 @@ _JOINT_ROWS = 4096  # rows of a block at a time, because PyTorch stores all basi
 
 
 def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """Return the Triton modules for pursuit, l1 coding and atom updates.
-
-    Tests replace this function, to run without a GPU.
-    """
+    """Return the Triton modules for pursuit, l1 coding and atom updates; tests replace them."""
     try:
         from . import atom_update as gpu_atoms_triton
         from . import lasso as gpu_lasso_triton
@@ -143,14 +140,9 @@ class OMPCoder:
             return to_csr(selected, codes, is_valid, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Encode samples; return tensors on the device, in which L is n_nonzero.
+        """Return atom indices, codes, a mask of used slots (n, L each), and squared residuals (n,).
 
-        Returns
-        -------
-        selected : (n, L), indices of the selected atoms
-        codes : (n, L), their coefficients
-        is_valid : (n, L), whether the entry is used, as a sample may have fewer than L atoms
-        errors : (n,), squared residuals
+        All are tensors on the device; L is `n_nonzero`.
         """
         sample_norms = row_norms(Y)
         check_norms("Y", sample_norms, Y.dtype)
@@ -204,7 +196,6 @@ class JointCoder:
         )
 
     def _code_rows(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Encode at most _JOINT_ROWS samples."""
         sample_norms = torch.linalg.vector_norm(row_norms(Y), dim=0)
         check_norms("Y", sample_norms, Y.dtype)
         norms = as_divisors(sample_norms)
@@ -248,9 +239,9 @@ class LassoCoder:
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return indices of active atoms (n, n_slots), their codes, and how many did not converge.
+        """Return atom indices and codes (n, n_slots each), and how many did not converge.
 
-        A free slot contains −1. The number of slots is the maximum over the samples, rounded up.
+        Free slots contain −1. The largest code determines n_slots, rounded up.
         """
         norms = row_norms(Y)
         check_norms("Y", norms, Y.dtype, max_factor=self._max_norm)
@@ -271,7 +262,7 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return ‖y − δ_i(s)D‖ (n, n_classes) of the samples Y and how many did not converge."""
+        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
         with device_context():
             Y = to_device(Y)
             S, n_missed = self.solve_dense(Y)
@@ -304,7 +295,7 @@ def encode_and_accumulate(
 def replace_unused_atoms(
     D: NDArray | Tensor, usage_counts: NDArray | Tensor, candidates: NDArray | Tensor
 ) -> NDArray | Tensor:
-    """Replace unused and duplicate atoms by candidates; return an array or a tensor, as D is.
+    """Return new atoms as an array or a tensor, as D is.
 
     For the parameters see `kernels.sufficient_statistics.replace_unused_atoms`.
     """
@@ -317,7 +308,7 @@ def replace_unused_atoms(
 def class_residuals(
     D: NDArray, Y: NDArray | Tensor, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """Return ‖y − δ_i(s)D‖ for all samples y and classes i, (n, n_classes)."""
+    """Return the residual norms of the samples with the atoms of each class, (n, n_classes)."""
     with device_context():
         Y, atoms = to_device(Y), to_device(D)
         dense = to_dense(S, Y.device)
@@ -331,7 +322,7 @@ def update_atoms(
 ) -> NDArray | Tensor:
     """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, as `kernels.cpu.backend`.
 
-    Return the new atoms as an array or a tensor, as D is.
+    Return an array or a tensor, as D is.
     """
     with device_context():
         initial = to_device(D)
@@ -358,8 +349,7 @@ def update_atoms(
 def _overflow_safe_scale(E: Tensor, F: Tensor) -> float | None:
     """Return a power of two, mostly 1, by which to multiply E and F so that no square overflows.
 
-    Return None if E or F is not finite. The factor does not change the minimiser of
-    −2·tr(E Dᵀ) + tr(F D Dᵀ), bit for bit.
+    It does not change the minimiser, bit for bit. Return None if E or F is not finite.
     """
     largest = float(torch.maximum(E.abs().max(), F.abs().max()))
     if not np.isfinite(largest):

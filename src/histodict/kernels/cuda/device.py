@@ -35,10 +35,7 @@ def row_norms(Y: Tensor) -> Tensor:
 
 
 def check_norms(name: str, norms: Tensor, dtype: torch.dtype, max_factor: float = 1.0) -> None:
-    """Raise ValueError if results would overflow; see `input_checks.check_range`.
-
-    `norms` are those of the rows of the array; only the largest is transferred from the device.
-    """
+    """Raise ValueError if rows with these norms would overflow, as `input_checks.check_range`."""
     largest = np.array([norms.max().item() if norms.numel() else 0.0])
     with np.errstate(over="ignore"):
         squares = largest**2
@@ -58,11 +55,8 @@ def as_divisors(norms: Tensor) -> Tensor:
 def codes_from_basis(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
     """Compute the codes of the selected atoms from coefficients in their orthonormal basis.
 
-    Parameters
-    ----------
-    alphas, R : coefficients and triangular matrices, as returned by `kernels.cuda.omp.pursue`
-    sample_norms : (n,), norms by which the samples were divided
-    atom_norms : (n, n_slots), norms by which the selected atoms were divided
+    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Samples were divided by `sample_norms`
+    (n,), and selected atoms by `atom_norms` (n, n_slots).
     """
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
@@ -76,11 +70,7 @@ def valid_entries(selected: Tensor, sizes: Tensor) -> Tensor:
 def to_csr(atoms: Tensor, codes: Tensor, is_valid: Tensor, n_atoms: int) -> csr_array:
     """Convert codes from a table to a CSR array (n, n_atoms).
 
-    Parameters
-    ----------
-    atoms, codes : (n, n_slots), indices of the atoms and their coefficients
-    is_valid : (n, n_slots), whether the slot is used
-    n_atoms : number of columns of the result
+    `atoms` and `codes` (n, n_slots) are atom indices and coefficients, `is_valid` is the mask.
     """
     positions = torch.nonzero(is_valid.flatten())[:, 0]
     indptr = torch.nn.functional.pad(is_valid.sum(dim=1).cumsum(dim=0), (1, 0)).int()
@@ -111,9 +101,9 @@ def to_dense(S: csr_array, device: torch.device) -> Tensor:
 def class_residual_norms(
     D: Tensor, Y: Tensor, S: Tensor, atom_classes: NDArray, n_classes: int
 ) -> Tensor:
-    """Return ‖y − δ_i(s)D‖ for all samples y and classes i, (n, n_classes).
+    """Return the residual norms of the samples with the atoms of each class, (n, n_classes).
 
-    S (n, n_atoms) are dense codes, and `atom_classes` (n_atoms,) the class indices of the atoms.
+    S (n, k) are dense codes, and `atom_classes` (k,) the class indices of the atoms.
     """
     norms = torch.empty(len(Y), n_classes, dtype=torch.float64, device=Y.device)
     for i in range(n_classes):
@@ -174,13 +164,7 @@ def device_context() -> Iterator[None]:
 
 
 def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
-    """Return a NumPy array or a tensor as a tensor on the device.
-
-    Parameters
-    ----------
-    X : array or tensor
-    dtype : dtype of the result; None for that of X
-    """
+    """Return a NumPy array or a tensor as a tensor on the device; dtype None keeps that of X."""
     device = find_device()
     if not isinstance(X, Tensor):
         # PyTorch warns about read-only arrays, such as memory maps.
@@ -198,10 +182,9 @@ def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) 
 
 
 def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copy X to the device through pinned memory, in chunks of _STAGED_BYTES.
+    """Copy X to the device in chunks, through pinned memory that PyTorch reuses.
 
-    The host fills the memory of one chunk while another is copied. PyTorch reuses the memory once
-    its copy is done.
+    The host fills the memory of one chunk while another is copied.
     """
     Y = torch.empty(X.shape, dtype=dtype, device=device)
     if X.ndim == 0 or X.numel() == 0:
@@ -338,15 +321,11 @@ def compute_statistics(
 
 
 def _symmetrize(F: Tensor) -> Tensor:
-    """Return (F + Fᵀ)/2, which removes differences by rounding."""
     return 0.5 * (F + F.T)
 
 
 def replace_unused_atoms(D: Tensor, usage_counts: Tensor, candidates: Tensor) -> Tensor:
-    """Return atoms in which candidates replace unused and duplicate ones.
-
-    For the parameters see `sufficient_statistics.replace_unused_atoms`.
-    """
+    """Return new atoms, as `sufficient_statistics.replace_unused_atoms`."""
     replaceable = torch.nonzero((usage_counts == 0) | _duplicate_atoms(D))[:, 0]
     if len(replaceable) == 0 or len(candidates) == 0:
         return D
@@ -362,5 +341,4 @@ def replace_unused_atoms(D: Tensor, usage_counts: Tensor, candidates: Tensor) ->
 
 
 def _duplicate_atoms(D: Tensor) -> Tensor:
-    """Return a mask of the unit-norm atoms that equal an earlier atom, up to sign and rounding."""
     return ((D @ D.T).abs().tril(-1) > DUPLICATE_COSINE).any(dim=1)

@@ -39,10 +39,7 @@ def copy_to_scratch(x, scratch):
 
 @triton.jit
 def times_inverse(x, H, scratch, used, top, CHUNK: tl.constexpr):
-    """Return the product x·H, with 0 in free slots; x must be 0 there.
-
-    `used` is a mask of the slots that are not free; H is read in chunks of CHUNK rows.
-    """
+    """Return x·H for x that is 0 in free slots, with 0 there; `used` masks the other slots."""
     slot = tl.arange(0, x.shape[0])
     copy_to_scratch(x, scratch)
     total = x * 0
@@ -84,7 +81,7 @@ _FREE, _ACTIVE, _EXCLUDED = (tl.constexpr(x) for x in (0, 1, 2))
 def solve(
     B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Compute the codes of the rows of a block.
+    """Encode the samples of a block.
 
     Parameters
     ----------
@@ -97,9 +94,7 @@ def solve(
 
     Returns
     -------
-    atoms : (n, n_slots), indices of the active atoms, −1 for a free slot; n_slots is the number of
-        atoms of the largest code, rounded up
-    s : (n, n_slots), their coefficients
+    atoms, s : (n, n_slots), indices of the active atoms (−1 for a free slot) and coefficients
     n_missed : number of samples that did not converge
     """
     max_slots = triton.next_power_of_2(capacity)
@@ -119,10 +114,7 @@ def solve(
 def _solve_with(
     n_slots: int, B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute codes of at most `n_slots` atoms; other parameters and results as in `solve`.
-
-    The third result is the status of each sample: 0 for converged, 1 for not converged, _FULL.
-    """
+    """Encode with n_slots slots; status is 0 if converged, 1 if not, _FULL if they are too few."""
     n_rows, k = B.shape
     width = triton.next_power_of_2(k)
     n_warps = max(1, min(_MAX_WARPS, width // _ATOMS_PER_WARP))
@@ -160,10 +152,7 @@ def _solve_with(
 
 @triton.jit
 def _larger_correlation(size, atom, c, other_size, other_atom, other_c):
-    """Return (size, atom, c) of the larger size |c|, and of the first atom among equal ones.
-
-    It is the combine function of a `tl.reduce` over the atoms.
-    """
+    """Return (size, atom, c) of the larger size |c|; among equal ones that of the first atom."""
     keep = (size > other_size) | ((size == other_size) & (atom < other_atom))
     return (
         tl.where(keep, size, other_size),

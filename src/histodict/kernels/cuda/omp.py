@@ -90,10 +90,7 @@ def count_processors(device: torch.device) -> int:
 
 @triton.jit
 def _larger_score(score, atom, c, other_score, other_atom, other_c):
-    """Return (score, atom, c) of the larger score, and of the first atom among equal ones.
-
-    It is the combine function of a `tl.reduce` over the atoms.
-    """
+    """Return (score, atom, c) of the larger score; among equal ones that of the first atom."""
     keep = (score > other_score) | ((score == other_score) & (atom < other_atom))
     return (
         tl.where(keep, score, other_score),
