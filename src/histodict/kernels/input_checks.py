@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-_NUMBER_WORDS = {2: "two", 3: "three"}
+_NUMBER_NAMES = {2: "two", 3: "three"}
 
 
 def check_pair(
@@ -62,7 +62,7 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
     dense = np.ascontiguousarray(array, dtype=dtype)
     if dense.ndim != n_dimensions:
         raise ValueError(
-            f"{name} must have {_NUMBER_WORDS[n_dimensions]} dimensions, not {dense.ndim}"
+            f"{name} must have {_NUMBER_NAMES[n_dimensions]} dimensions, not {dense.ndim}"
         )
     if not np.isfinite(dense).all():
         raise ValueError(f"{name} contains NaN or infinity")
