@@ -172,7 +172,8 @@ def _check_residuals(problem: _Coded, settings: Settings, result: Any, warned: l
 def _solve_sums(problem: _Coded, settings: Settings) -> tuple[Any, ...]:
     from histodict.kernels.cpu import backend as cpu
 
-    return *cpu.statistics(problem.Y, problem.S, problem.weights), cpu.code_products(problem.S)
+    E, F = cpu.weighted_products(problem.Y, problem.S, problem.weights)
+    return E, F, cpu.code_products(problem.S)
 
 
 def _check_sums(problem: _Coded, settings: Settings, result: Any, warned: list[str]) -> None:

@@ -82,7 +82,7 @@ def anchored_to_random(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder 
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     start = np.ascontiguousarray(normalize(start), dtype=Y.dtype)
     options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": SHRINKAGE}
-    return continue_online(start, Y, 0.1, step=lambda: None, **options).atoms, None
+    return continue_online(start, Y, 0.1, on_batch=lambda: None, **options).atoms, None
 
 
 def dfdl(rho: float, seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:

@@ -28,9 +28,7 @@ from scipy.sparse import csr_array
 from histodict.dictionaries.online import learn_online
 from histodict.kernels import row_blocks
 from histodict.kernels.cuda import backend as cuda
-from histodict.kernels.cuda import device as gpu_codes
 from histodict.kernels.cuda import device as gpu_device
-from histodict.kernels.cuda import device as gpu_sums
 from histodict.methods.dfdl import DFDL
 from histodict.utils.progress import Progress
 
@@ -169,14 +167,14 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
     coder = cuda.OMPCoder(D, problem.n_nonzero, 0.0, True)
     weights = np.array([1.0, -0.001]) / len(problem.Y)
     sums = cuda.encode_and_accumulate(
-        coder, Y, labels, 0, weights, 64, split=True
-    ).in_double_precision()
+        coder, Y, labels, 0, weights, 64, with_own_class=True
+    ).to_double_precision()
     S, errors = coder.code_dense(Y)
     placed = torch.from_numpy(weights).to(Y.device)
     cases: dict[str, Case] = {
         "coding": lambda: coder.code_dense(Y),
-        "sums": lambda: gpu_sums.sum_codes(Y, S, errors, labels, 0, placed, 64, True),
-        "tangent": lambda: sums.with_tangent(D, 0.1),
+        "sums": lambda: gpu_device.compute_statistics(Y, S, errors, labels, 0, placed, 64, True),
+        "tangent": lambda: sums.linearize_at(D, 0.1),
         "one sweep over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 1, 0.0),
         "ten sweeps over the atoms": lambda: cuda.update_atoms(D, sums.E, sums.F, 10, 0.0),
         "idle atoms": lambda: cuda.replace_unused_atoms(
@@ -192,9 +190,9 @@ def measure_steps(problem: Problem, Y: torch.Tensor, repeats: int) -> dict[str, 
 _STAGES = (
     (cuda.OMPCoder, "code_dense", "coding"),
     (cuda.LassoCoder, "code_dense", "coding, initial"),
-    (gpu_sums, "sum_codes", "sums"),
+    (gpu_device, "compute_statistics", "sums"),
     (cuda, "update_atoms", "atoms"),
-    (cuda, "replace_idle", "idle atoms"),
+    (cuda, "replace_unused_atoms", "idle atoms"),
     (gpu_device, "_copy_staged", "copies to the device"),
 )
 
@@ -280,14 +278,14 @@ def measure_classification(model: DFDL, problem: Problem, repeats: int) -> dict[
     atoms = cuda.to_device(D)
     blocks = [problem.Y[rows] for rows in row_blocks(len(problem.Y), cuda.BLOCK_ROWS)]
     placed = [cuda.to_device(block) for block in blocks]
-    codes = [coder.code_all(Y)[0] for Y in placed]
+    codes = [coder.solve_dense(Y)[0] for Y in placed]
     parts = measure(
         {
             "samples to the device": lambda: [cuda.to_device(block) for block in blocks],
             "a look for NaN there": lambda: [cuda.is_finite(Y) for Y in placed],
-            "l1 codes": lambda: [coder.code_all(Y) for Y in placed],
+            "l1 codes": lambda: [coder.solve_dense(Y) for Y in placed],
             "class residuals, to the host": lambda: [
-                gpu_codes.class_norms(atoms, Y, S, atom_classes, 2).cpu()
+                gpu_device.class_residual_norms(atoms, Y, S, atom_classes, 2).cpu()
                 for Y, S in zip(placed, codes, strict=True)
             ],
         },

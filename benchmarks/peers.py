@@ -50,13 +50,13 @@ def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     one class.
     """
     from histodict.methods.class_dictionaries import group_blocks, open_arrays
-    from histodict.methods.dfdl import DFDL, ClassEncoder, _sample_weights, reduce_statistics
+    from histodict.methods.dfdl import DFDL, ClassCoder, _sample_weights, reduce_statistics
     from histodict.utils.parallel import Threads
 
     model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
     units = group_blocks(open_arrays(problem.Y, problem.labels), len(problem.labels))
     weights = _sample_weights(np.bincount(problem.labels, minlength=2), model.rho)
-    coding = ClassEncoder(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
+    coding = ClassCoder(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
 
     def sums() -> Any:
         return reduce_statistics(Threads(n_jobs).map(coding, units()))[0]

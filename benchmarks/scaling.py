@@ -26,7 +26,7 @@ from distributed.protocol import deserialize, serialize
 from numpy.typing import NDArray
 
 from histodict.methods.class_dictionaries import group_blocks, open_arrays
-from histodict.methods.dfdl import DFDL, ClassEncoder, _sample_weights, reduce_statistics
+from histodict.methods.dfdl import DFDL, ClassCoder, _sample_weights, reduce_statistics
 from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import preset
 from histodict.patches.vectors import PATCH_FEATURES
@@ -92,7 +92,7 @@ def main() -> None:
 
 def _problem(
     n_samples: int, n_atoms: int, n_features: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64], ClassEncoder]:
+) -> tuple[NDArray[np.float32], NDArray[np.int64], ClassCoder]:
     """Return smooth random samples and dictionaries cut from them, as costly to code as tissue."""
     rng = np.random.default_rng(0)
     Y = rng.standard_normal((n_samples, n_features)).cumsum(axis=1, dtype=np.float32)
@@ -100,10 +100,10 @@ def _problem(
     labels = rng.integers(0, 2, n_samples)
     running = {i: (Y[i * n_atoms : (i + 1) * n_atoms].copy(), _N_NONZERO) for i in (0, 1)}
     weights = _sample_weights(np.bincount(labels, minlength=2), 0.001)
-    return Y, labels, ClassEncoder("cpu", running, weights)
+    return Y, labels, ClassCoder("cpu", running, weights)
 
 
-def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: ClassEncoder) -> Costs:
+def measure(Y: NDArray[np.float32], labels: NDArray[np.int64], coding: ClassCoder) -> Costs:
     units = list(group_blocks(open_arrays(Y, labels), len(Y))())
     work = []
     with single_blas_thread():
@@ -200,12 +200,12 @@ def _run(
     n_workers: int,
     Y: NDArray[np.float32],
     labels: NDArray[np.int64],
-    coding: ClassEncoder,
+    coding: ClassCoder,
     costs: Costs,
     expected: dict[int, Any],
 ) -> dict[str, Any]:
     """Time the second iteration: workers have the samples, and functions are compiled."""
-    fresh = ClassEncoder(coding.backend, coding.running, coding.weights)
+    fresh = ClassCoder(coding.backend, coding.running, coding.weights)
     with open_cluster(f"local:{n_workers}") as cluster:
         units = cluster.broadcast(group_blocks(open_arrays(Y, labels), len(Y)))
         reduce_statistics(cluster.map(fresh, units()))

@@ -104,7 +104,7 @@ def test_zero_pull_equals_online_learning(planted):
     start = np.ascontiguousarray(normalize(Y[:12]))
     made = [
         continue_online(
-            start, Y, 0.1, n_epochs=2, n_jobs=1, backend="cpu", step=lambda: None, **options
+            start, Y, 0.1, n_epochs=2, n_jobs=1, backend="cpu", on_batch=lambda: None, **options
         ).atoms
         for options in ({}, {"pull": 0.0})
     ]

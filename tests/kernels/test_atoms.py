@@ -77,7 +77,7 @@ def test_sums_of_a_block(rng, dtype, n_features):
     D, Y = coherent(rng, 45, 700, n_features, dtype)
     S = encode_omp(D, Y, 5)
     w = rng.standard_normal(700)
-    E, F = cpu.statistics(Y, S, w)
+    E, F = cpu.weighted_products(Y, S, w)
     dense = S.toarray().astype(float)
     tolerance = 1e-10 if dtype == np.float64 else 1e-3
     np.testing.assert_allclose(E, (dense * w[:, None]).T @ Y, atol=tolerance)

@@ -241,7 +241,7 @@ def coders(D, method):
 
 
 def assert_same_sums(found, expected, tolerance):
-    found = found.on_host()
+    found = found.to_host()
     for name in ("E", "F", "F_own_class", "worst_samples"):
         wanted, got = getattr(expected, name), getattr(found, name)
         assert got.dtype == wanted.dtype
@@ -265,11 +265,11 @@ def test_block_statistics_equal_the_cpu(rng, method, own_label):
     for backend, coder in ((cpu, plain), (cuda, device)):
         parts = [
             backend.encode_and_accumulate(
-                coder, Y[rows], labels[rows], own_label, weights, n_worst=9, split=True
+                coder, Y[rows], labels[rows], own_label, weights, n_worst=9, with_own_class=True
             )
             for rows in (slice(0, 300), slice(300, 700))
         ]
-        totals.append((parts[1].on_host(), parts[0].in_double_precision().plus(parts[1])))
+        totals.append((parts[1].to_host(), parts[0].to_double_precision().add(parts[1])))
     for found, expected in zip(totals[1], totals[0], strict=True):
         assert_same_sums(found, expected, 1e-7)
 
@@ -279,7 +279,7 @@ def test_sums_in_single_precision(rng):
     labels, weights = np.zeros(700, np.int64), np.ones(1)
     plain, device = coders(D, "OMPCoder")
     expected = cpu.encode_and_accumulate(plain, Y, labels, 0, weights, 9)
-    found = cuda.encode_and_accumulate(device, cuda.to_device(Y), labels, 0, weights, 9).on_host()
+    found = cuda.encode_and_accumulate(device, cuda.to_device(Y), labels, 0, weights, 9).to_host()
     assert found.E.dtype == found.F.dtype == np.float32 and found.F_own_class is None
     np.testing.assert_allclose(found.E, expected.E, atol=0.02 * np.abs(expected.E).max())
     np.testing.assert_allclose(found.F, expected.F, atol=0.02 * np.abs(expected.F).max())
@@ -292,17 +292,17 @@ def test_tangent_step_stays_on_the_device(rng):
     labels, weights = np.arange(400) % 2, np.array([1 / 200, -0.1 / 200])
     device = coders(D, "OMPCoder")[1]
     sums = cuda.encode_and_accumulate(
-        device, Y, labels, 0, weights, 9, split=True
-    ).in_double_precision()
+        device, Y, labels, 0, weights, 9, with_own_class=True
+    ).to_double_precision()
     placed = cuda.to_device(D)
-    bent = sums.with_tangent(placed, 0.3)
-    expected = sums.on_host().with_tangent(D, 0.3)
-    np.testing.assert_allclose(bent.on_host().E, expected.E, atol=1e-12)
-    np.testing.assert_allclose(bent.on_host().F, expected.F, atol=1e-12)
+    bent = sums.linearize_at(placed, 0.3)
+    expected = sums.to_host().linearize_at(D, 0.3)
+    np.testing.assert_allclose(bent.to_host().E, expected.E, atol=1e-12)
+    np.testing.assert_allclose(bent.to_host().F, expected.F, atol=1e-12)
     new = cuda.update_atoms(placed, bent.E, bent.F, 3, 0.0)
     assert isinstance(new, torch.Tensor)
     np.testing.assert_array_equal(
-        new.cpu().numpy(), cuda.update_atoms(D, bent.on_host().E, bent.on_host().F, 3, 0.0)
+        new.cpu().numpy(), cuda.update_atoms(D, bent.to_host().E, bent.to_host().F, 3, 0.0)
     )
 
 

@@ -78,7 +78,7 @@ def test_contributions_and_rest_add_up_to_the_distance(method, n_classes):
     for place in range(n_classes):
         others = (distances.sum(axis=1) - distances[:, place]) / (n_classes - 1)
         rest = (parts.rest.sum(axis=1) - parts.rest[:, place]) / (n_classes - 1)
-        reported = parts.of_margin(place).sum(axis=1) + rest - parts.rest[:, place]
+        reported = parts.margin_contributions(place).sum(axis=1) + rest - parts.rest[:, place]
         np.testing.assert_allclose(reported, others - distances[:, place], atol=1e-9)
 
 
@@ -99,7 +99,7 @@ def test_unused_atoms_contribute_nothing():
     X, y = samples()
     model = fitted(WITH_ATOMS[0], X, y)
     codes, distances = model.encode(X)
-    margin = model.distance_contributions(X, codes, distances).of_margin(1)
+    margin = model.distance_contributions(X, codes, distances).margin_contributions(1)
     assert not margin.toarray()[codes.toarray() == 0].any()
 
 

@@ -6,7 +6,7 @@ import pytest
 from histodict import DFDL
 from histodict.kernels import encode_omp
 from histodict.methods.dfdl import (
-    ClassEncoder,
+    ClassCoder,
     PublishedStep,
     SufficientStatistics,
     TangentStep,
@@ -50,7 +50,7 @@ def errors_of(D, X):
 def sums_of(D, X, y, rho):
     """Return the statistics of a pass with the dictionary of class 0."""
     weights = _sample_weights(np.bincount(y), rho)
-    return ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights, split=True)([(X, y)])[0]
+    return ClassCoder("cpu", {0: (D, N_NONZERO)}, weights, with_own_class=True)([(X, y)])[0]
 
 
 def quadratic(D, E, F):
@@ -73,7 +73,7 @@ def test_slope_at_the_current_atoms_is_that_of_the_objective(rng, sizes):
     D = unit_rows(rng.standard_normal((6, 8)))
     rho = 0.7
     w = _sample_weights(np.bincount(y), rho)[0][y]
-    surrogate = step_at(D, sums_of(D, X, y, rho)).surrogate()
+    surrogate = step_at(D, sums_of(D, X, y, rho)).linearized_statistics()
     slope = -2 * surrogate.E + 2 * surrogate.F @ D
     expected = finite_differences(lambda D: float(w @ errors_of(D, X)), D, 1e-6)
     np.testing.assert_allclose(slope, expected, atol=1e-7)
@@ -84,7 +84,7 @@ def test_surrogate_bounds_the_objective_of_fixed_codes_and_touches_it(rng):
     X, y = classes(rng)
     D = samples_as_atoms(rng, X, y)[0]
     sums = sums_of(D, X, y, 0.8)
-    surrogate = step_at(D, sums).surrogate()
+    surrogate = step_at(D, sums).linearized_statistics()
 
     def excess(at):
         return quadratic(at, surrogate.E, surrogate.F) - quadratic(at, sums.E, sums.F)
@@ -101,7 +101,7 @@ def test_surrogate_with_large_pull_bounds_the_true_objective(rng):
     D = samples_as_atoms(rng, X, y)[0]
     w = _sample_weights(np.bincount(y), 1.0)[0][y]
     sums = sums_of(D, X, y, 1.0)
-    surrogate = step_at(D, sums, pull=32.0).surrogate()
+    surrogate = step_at(D, sums, pull=32.0).linearized_statistics()
     for size in (0.01, 0.1, 1):
         at = unit_rows(D + size * rng.standard_normal(D.shape))
         change = w @ (errors_of(at, X) - errors_of(D, X))
@@ -115,11 +115,11 @@ def test_own_class_statistics_are_those_of_the_own_samples(rng):
     X, y = X[order], y[order]
     D = samples_as_atoms(rng, X, y)[0]
     weights = _sample_weights(np.bincount(y), 0.5)
-    coding = ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights, split=True)
+    coding = ClassCoder("cpu", {0: (D, N_NONZERO)}, weights, with_own_class=True)
     found = coding([(X[i : i + 100], y[i : i + 100]) for i in range(0, len(X), 100)])[0]
     S = encode_omp(D, X[y == 0], N_NONZERO).toarray()
     np.testing.assert_allclose(found.F_own_class, S.T @ S / 150, atol=1e-12)
-    assert ClassEncoder("cpu", {0: (D, N_NONZERO)}, weights)([(X, y)])[0].F_own_class is None
+    assert ClassCoder("cpu", {0: (D, N_NONZERO)}, weights)([(X, y)])[0].F_own_class is None
 
 
 # --- descent -------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_pull_stays_finite(rng):
     step = TangentStep(D)
     for objective in (1.0, *[2.0] * 300):
         step.step(sums_with(objective, D), lambda D, sums, replace: D, last=False)
-    assert np.isfinite(step.surrogate().E.astype(np.float32)).all()
+    assert np.isfinite(step.linearized_statistics().E.astype(np.float32)).all()
 
 
 def test_published_step_accepts_every_step(rng):

@@ -81,7 +81,7 @@ def test_gradient_of_the_atoms(problem):
     Y, labels, S, D = problem.values()
     codes = FistaCodes([4, 1, 6], 6, S.dtype, 1)
     codes.S[:] = S
-    E, F, _ = small(n_atoms=2)._sums(codes, Y, D)
+    E, F, _ = small(n_atoms=2)._compute_statistics(codes, Y, D)
     expected = finite_differences(lambda T: smooth_part(Y, labels, S, T, 3, 0.5), D)
     np.testing.assert_allclose(F @ D - E, expected, atol=1e-7)
 
@@ -92,7 +92,7 @@ def test_objective_is_the_published_one(problem):
     codes.S[:] = S
     model = small(n_atoms=2, penalty=0.3, fisher_weight=0.7)
     expected = smooth_part(Y, labels, S, D, 3, 0.7) + 0.3 * np.abs(S).sum()
-    assert model._sums(codes, Y, D)[2] == pytest.approx(expected, rel=1e-12)
+    assert model._compute_statistics(codes, Y, D)[2] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.05, 5.0])

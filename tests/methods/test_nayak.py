@@ -56,7 +56,7 @@ def test_gradient_of_the_atoms(problem):
 def test_gradient_vanishes_at_the_encoder(problem):
     Y, S, D, _ = problem
     samples = EncoderStatistics.from_samples(Y, 1)
-    W = samples.encoder(S.T @ Y)
+    W = samples.fit_encoder(S.T @ Y)
     gradient = finite_differences(lambda T: smooth_part(Y, S, D, T, samples.ridge), W)
     np.testing.assert_allclose(gradient, 0, atol=1e-7)
     assert samples.ridge > 0

@@ -128,7 +128,7 @@ class AtomAccumulator:
             predicted = np.flatnonzero((predicted_classes == class_index) & selected)
             if len(predicted):
                 self._class_counts[class_index] += _share_votes(
-                    distances.of_margin(class_index)[predicted]
+                    distances.margin_contributions(class_index)[predicted]
                 )
 
     def mean(self) -> AtomReference:

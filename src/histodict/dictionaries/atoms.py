@@ -3,8 +3,8 @@
 The sign, norm and order of atoms are arbitrary: two dictionaries are equivalent if their atoms have
 the same directions. Dictionaries are compared by C_ij = |a_i · b_j| / (‖a_i‖ ‖b_j‖):
 
-    match_atoms     max over one-to-one pairings π of Σ_i C_iπ(i), an assignment problem
-    best_matches    max over j of C_ij for each i separately; atoms of A may share an atom of B
+    match_atoms     one-to-one pairing π of the atoms with the largest Σ_i C_iπ(i)
+    best_matches    j with the largest C_ij for each i; atoms of A may share an atom of B
 
 `match_atoms` is stricter, and suitable for dictionaries of the same size. `best_matches` shows
 whether B has an atom similar to each atom of A.
@@ -37,20 +37,16 @@ __all__ = [
 
 
 def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray:
-    """Choose initial unit-norm atoms: random samples, then random mixtures of samples.
+    """Choose initial unit-norm atoms: random samples, and random mixtures if these are too few.
 
     Zero samples and repeated directions are skipped. Random noise is added to mixtures, so that
-    there are enough directions even for a single sample.
+    there are enough directions even for a single sample. The atoms have the dtype of Y.
 
     Parameters
     ----------
     Y : (n_samples, n_features)
     n_atoms : number of atoms
     rng : source of randomness
-
-    Returns
-    -------
-    (n_atoms, n_features), in the dtype of Y
     """
     samples = normalize(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
@@ -63,23 +59,19 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     return np.ascontiguousarray(D, dtype=Y.dtype)
 
 
-def canonicalize(D: NDArray, uses: NDArray, sign_balance: NDArray) -> NDArray:
-    """Sort atoms by decreasing use and fix their signs.
+def canonicalize(D: NDArray, usage_counts: NDArray, sign_balance: NDArray) -> NDArray:
+    """Return the atoms with fixed signs, sorted by the number of samples that use them.
 
     Parameters
     ----------
     D : (n_atoms, n_features)
-    uses : (n_atoms,), number of samples that use each atom
-    sign_balance : (n_atoms,), number of positive minus number of negative coefficients; the sign of
-        the atom is flipped if it is negative, or if it is 0 and the atom has a negative sum
-
-    Returns
-    -------
-    (n_atoms, n_features)
+    usage_counts : (n_atoms,), number of samples that use each atom; the largest comes first
+    sign_balance : (n_atoms,), number of positive minus number of negative coefficients. An atom is
+        negated if this is negative, or if this is 0 and the sum of the atom's entries is negative
     """
-    direction = np.where(sign_balance == 0, D.sum(axis=1), sign_balance)
-    signs = np.where(direction < 0, -1, 1).astype(D.dtype)
-    order = np.argsort(-uses, kind="stable")
+    sign_source = np.where(sign_balance == 0, D.sum(axis=1), sign_balance)
+    signs = np.where(sign_source < 0, -1, 1).astype(D.dtype)
+    order = np.argsort(-usage_counts, kind="stable")
     return np.ascontiguousarray((D * signs[:, None])[order])
 
 
@@ -103,16 +95,10 @@ class Matching:
 
 
 def abs_cosines(A: ArrayLike, B: ArrayLike) -> NDArray[np.float64]:
-    """Compute the absolute cosines between atoms of A (n, n_features) and B (m, n_features).
+    """Return the absolute cosines (n, m) between atoms A (n, n_features) and B (m, n_features).
 
-    Returns
-    -------
-    (n, m), with 0 for atoms of norm 0
-
-    Raises
-    ------
-    ValueError
-        If A or B is not a finite matrix, or their numbers of features differ.
+    The cosines of atoms of norm 0 are 0. Raise ValueError if A or B is not a finite matrix, or if
+    their numbers of features differ.
     """
     first, second = _check_atoms(A), _check_atoms(B)
     if first.shape[1] != second.shape[1]:
@@ -132,7 +118,7 @@ def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
 
 
 def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
-    """Return the most similar atom of B for each atom of A; several may share an atom."""
+    """Return the most similar atom of B for each atom of A; several may have the same one."""
     cosines = abs_cosines(A, B)
     if not cosines.shape[1]:
         return Matching(np.full(len(cosines), -1, np.int64), np.zeros(len(cosines)))
@@ -141,6 +127,7 @@ def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
 
 
 def _check_atoms(D: ArrayLike) -> NDArray[Any]:
+    """Return D in double precision; raise ValueError unless it is a finite matrix."""
     atoms = np.asarray(D, np.float64)
     if atoms.ndim != 2:
         raise ValueError(f"a dictionary must have shape (n_atoms, n_features), not {atoms.shape}")
@@ -150,6 +137,7 @@ def _check_atoms(D: ArrayLike) -> NDArray[Any]:
 
 
 def _unit_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
+    """Scale atoms to unit norm; zero atoms stay zero."""
     lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
     units: NDArray[Any] = np.divide(atoms, lengths, out=np.zeros_like(atoms), where=lengths > 0)
     return units

@@ -2,11 +2,11 @@
 
     min_S  Σ_s ( ½ s H sᵀ − b sᵀ + penalty·‖s‖₁ ) + ½ Σ_ij n_i C_ij m_i m_jᵀ
 
-S has one row s per sample; the rows are sorted into groups, of which group i has n_i rows with mean
-m_i. H and the products b contain all information on atoms and samples, so a step costs one product
-of S with H. The last term is for methods that attract or separate group means. C must be negative
-semidefinite: the curvature is then at most the largest eigenvalue L of H, and 1/L is a safe step
-size.
+S has one row s per sample. The rows are sorted into groups; group i has n_i rows with mean m_i. H
+(n_atoms, n_atoms) and b, one row per sample, represent atoms and samples, so a step costs one
+product of S with H. The last term is for methods that attract or separate group means. C must be
+negative semidefinite: the curvature is then at most the largest eigenvalue L of H, and 1/L is a
+safe step size.
 
 Momentum is reset when it increases the objective, which preserves the acceleration for badly
 conditioned H.
@@ -32,14 +32,14 @@ from ..utils.parallel import map_blocks, single_blas_thread
 
 @dataclass(frozen=True)
 class GroupBlock:
-    """Block of rows of S that belong to one group."""
+    """Rows of S that belong to one group."""
 
     group: int
     rows: slice
 
 
 class FistaCodes:
-    """Codes S of all samples, which each call of `improve` refines further.
+    """Codes S of all samples, which each call of `improve` brings closer to the minimiser.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class FistaCodes:
         self, group_sizes: Sequence[int], n_atoms: int, dtype: np.dtype[Any], n_jobs: int | None
     ) -> None:
         self.S = np.zeros((int(sum(group_sizes)), n_atoms), dtype)
-        self._before = np.zeros_like(self.S)
+        self._previous_S = np.zeros_like(self.S)
         self.group_sizes = np.array(group_sizes)
         self.blocks = list(_split_groups(group_sizes))
         self.n_jobs = n_jobs
@@ -74,15 +74,15 @@ class FistaCodes:
         n_steps: int,
         coupling: NDArray[np.float64] | None = None,
     ) -> None:
-        """Take gradient steps towards the minimiser.
+        """Take proximal gradient steps with momentum from the current S.
 
         Parameters
         ----------
-        H : (n_atoms, n_atoms)
-        products : function of a block that returns its rows b, (n, n_atoms)
+        H : (n_atoms, n_atoms), curvature
+        products : function of a block that returns b of its rows, (n_rows, n_atoms)
         penalty : l1 penalty
         n_steps : number of steps
-        coupling : C; None for 0
+        coupling : C, (n_groups, n_groups); None for 0
         """
         with single_blas_thread():
             L = float(np.linalg.eigvalsh(H.astype(np.float64))[-1])
@@ -90,78 +90,82 @@ class FistaCodes:
         T = (np.eye(len(H)) - H / L).astype(self.S.dtype)
         B = list(map_blocks(lambda block: products(block) / L, self.blocks, self.n_jobs))
         C = np.zeros((len(self.group_sizes),) * 2) if coupling is None else coupling
-        means = means_before = self.means
+        means = means_previous = self.means
         beta, t = 0.0, 1.0
         for _ in range(n_steps):
-            pull = (-C @ (means + beta * (means - means_before)) / L).astype(self.S.dtype)
-            totals, uphill = self._step(T, B, pull, penalty / L, beta)
-            means, means_before = totals / self.group_sizes[:, None], means
-            t_before, t = (1.0, 1.0) if uphill > 0 else (t, (1 + sqrt(1 + 4 * t * t)) / 2)
-            beta = (t_before - 1) / t
+            group_step = (-C @ (means + beta * (means - means_previous)) / L).astype(self.S.dtype)
+            totals, ascent = self._step(T, B, group_step, penalty / L, beta)
+            means, means_previous = totals / self.group_sizes[:, None], means
+            t_previous, t = (1.0, 1.0) if ascent > 0 else (t, (1 + sqrt(1 + 4 * t * t)) / 2)
+            beta = (t_previous - 1) / t
 
     def sums(
-        self, Y: NDArray[Any], weigh: Callable[[NDArray[Any], int], NDArray[Any]] | None = None
+        self,
+        Y: NDArray[Any],
+        weight_codes: Callable[[NDArray[Any], int], NDArray[Any]] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return the products E = SᵀY and F = SᵀS, and the norm ‖S‖₁.
+        """Return E = SᵀY (n_atoms, n_features), F = SᵀS (n_atoms, n_atoms) and ‖S‖₁.
 
         Parameters
         ----------
         Y : samples, in the order of the rows of S
-        weigh : function of the codes of a block and its group that returns the codes to use in E;
-            None for the codes themselves
+        weight_codes : function of the codes of a block and their group that returns the codes to
+            use in E; it may modify its argument. None for S itself
         """
 
-        def work(block: GroupBlock) -> tuple[NDArray[Any], NDArray[Any], float]:
+        def sum_block(block: GroupBlock) -> tuple[NDArray[Any], NDArray[Any], float]:
             S = self.S[block.rows]
-            weighted = S if weigh is None else weigh(S.copy(), block.group)
+            weighted = S if weight_codes is None else weight_codes(S.copy(), block.group)
             return weighted.T @ Y[block.rows], S.T @ S, float(np.abs(S).sum(dtype=np.float64))
 
         n_atoms = self.S.shape[1]
         E, F, l1 = np.zeros((n_atoms, Y.shape[1])), np.zeros((n_atoms, n_atoms)), 0.0
-        for E_part, F_part, l1_part in map_blocks(work, self.blocks, self.n_jobs):
-            E += E_part
-            F += F_part
-            l1 += l1_part
+        for E_block, F_block, l1_block in map_blocks(sum_block, self.blocks, self.n_jobs):
+            E += E_block
+            F += F_block
+            l1 += l1_block
         return E, F, l1
 
     def _step(
         self,
         T: NDArray[Any],
         B: list[NDArray[Any]],
-        pull: NDArray[Any],
+        group_step: NDArray[Any],
         threshold: float,
         beta: float,
     ) -> tuple[NDArray[np.float64], float]:
-        """Take a proximal gradient step from S + β(S − S_previous).
+        """Take a proximal gradient step from Z = S + β(S − S_previous) with step size 1/L.
 
-        Return the sums of the codes of each group, and a number that is positive if the momentum
-        increases the objective.
+        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `group_step` is minus the
+        gradient of the coupling term over L, for each group. Return the sums of the new codes of
+        each group, and a number that is positive if the momentum increases the objective.
         """
 
-        def work(index: int) -> tuple[NDArray[np.float64], float]:
+        def step_block(index: int) -> tuple[NDArray[np.float64], float]:
             block = self.blocks[index]
-            S, before = self.S[block.rows], self._before[block.rows]
-            Z = S + beta * (S - before)
+            S, S_previous = self.S[block.rows], self._previous_S[block.rows]
+            Z = S + beta * (S - S_previous)
             U = Z @ T
             U += B[index]
-            U += pull[block.group]
+            U += group_step[block.group]
             U -= np.clip(U, -threshold, threshold)
             Z -= U
-            uphill = float(np.vdot(Z, U - S))
-            before[...] = U
-            return U.sum(axis=0, dtype=np.float64), uphill
+            ascent = float(np.vdot(Z, U - S))
+            S_previous[...] = U
+            return U.sum(axis=0, dtype=np.float64), ascent
 
         totals = np.zeros((len(self.group_sizes), self.S.shape[1]))
-        uphill = 0.0
-        results = map_blocks(work, range(len(self.blocks)), self.n_jobs)
-        for block, (total, part) in zip(self.blocks, results, strict=True):
+        ascent = 0.0
+        results = map_blocks(step_block, range(len(self.blocks)), self.n_jobs)
+        for block, (total, block_ascent) in zip(self.blocks, results, strict=True):
             totals[block.group] += total
-            uphill += part
-        self.S, self._before = self._before, self.S
-        return totals, uphill
+            ascent += block_ascent
+        self.S, self._previous_S = self._previous_S, self.S
+        return totals, ascent
 
 
 def _split_groups(group_sizes: Sequence[int]) -> Iterator[GroupBlock]:
+    """Yield the blocks of consecutive rows, none of which contains rows of two groups."""
     start = 0
     for group, size in enumerate(group_sizes):
         for rows in row_blocks(int(size)):

@@ -2,12 +2,12 @@
 
     min_{D, S}  ‖Y − SD‖²   with unit-norm atoms and ‖s‖₀ ≤ L for every sample
 
-An atom d and the codes g of the samples that use it are fitted to the residual of these samples
-without the atom, R = Y − SD + g dᵀ. The exact fit is the leading singular pair of R; the
-approximate fit is one step of the power method, d ∝ Rᵀg and then g = Rd. Neither raises the
+An atom d and its coefficients g in the samples that use it are fitted together to the residual of
+these samples without the atom, R = Y − SD + g dᵀ. The exact fit is the leading singular pair of R;
+the approximate fit is one step of the power method, d ∝ Rᵀg and then g = Rd. Neither raises the
 objective, but the greedy coding in between may.
 
-The update needs no residual matrix. With f = Sᵀg over the samples that use the atom,
+The power step needs no residual matrix. With f = Sᵀg over the samples that use the atom,
 Rᵀg = Yᵀg − Dᵀf + f_j d_j and Rd = Yd − S(Dd) + g⟨d_j, d⟩.
 
 References: Aharon, Elad, Bruckstein, "K-SVD: an algorithm for designing overcomplete dictionaries
@@ -77,10 +77,11 @@ def learn_ksvd(
     n_nonzero : maximum number of atoms per sample
     rng : source of randomness for the initial atoms
     n_iter : number of iterations
-    exact : whether to use the singular pair instead of the power step; many times slower
+    exact : whether to use the singular pair instead of the power step, which is many times faster
     initial : (n_atoms, n_features), unit-norm initial atoms; None for random samples
-    groups : groups of the atoms (n_atoms,) and of the samples (n_samples,). A badly coded sample,
-        of the same group if there are groups, replaces an unused or duplicate atom
+    groups : (group of each atom (n_atoms,), group of each sample (n_samples,)). Unused and
+        duplicate atoms are replaced by samples of the same group that have large residuals. None
+        for a single group
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
     callback : called with (done, total, objective) after every iteration
@@ -95,9 +96,9 @@ def learn_ksvd(
         with single_blas_thread():
             D, S = update_pairs(Y, D, S, exact=exact)
             if iteration < n_iter - 1:
-                uses = np.bincount(S.indices[S.data != 0], minlength=n_atoms)
+                usage_counts = np.bincount(S.indices[S.data != 0], minlength=n_atoms)
                 errors[errors <= 1e-6 * norms] = 0  # coded to within rounding
-                D = _replace_unused(D, uses, Y, errors, groups)
+                D = _replace_unused(D, usage_counts, Y, errors, groups)
         if callback:
             callback(iteration + 1, n_iter, float(objective[iteration]))
     return KSVDDictionary(D, S, objective)
@@ -106,9 +107,10 @@ def learn_ksvd(
 def update_pairs(
     Y: NDArray[Any], D: NDArray[Any], S: csr_array, *, exact: bool = False
 ) -> tuple[NDArray[Any], csr_array]:
-    """Update atoms and codes, one pair (d_j, g_j) after the other, in the sparsity pattern of S.
+    """Update each atom together with its coefficients, one atom after the other.
 
-    An atom that no sample uses, or whose samples have no residual without it, is not changed.
+    The codes keep the sparsity pattern of S. An atom is not changed if no sample uses it, or if its
+    samples have no residual without it. Return the new atoms and codes.
 
     Parameters
     ----------
@@ -116,17 +118,12 @@ def update_pairs(
     D : (n_atoms, n_features)
     S : (n_samples, n_atoms), codes
     exact : whether to use the singular pair instead of the power step
-
-    Returns
-    -------
-    D : (n_atoms, n_features), new atoms
-    S : (n_samples, n_atoms), new codes
     """
     D = D.copy()
     codes = _Codes(S)
     fit = _singular_pair if exact else _power_step
     for j in range(len(D)):
-        rows, positions = codes.samples_using(j)
+        rows, positions = codes.find_samples_using(j)
         if len(rows):
             pair = fit(Y[rows], D, j, codes.atoms[rows], codes.values[rows], codes.flat[positions])
             if pair is not None:
@@ -135,35 +132,37 @@ def update_pairs(
 
 
 class _Codes:
-    """Codes in zero-padded rectangular arrays `atoms` and `values` (n_samples, max. non-zeros).
+    """Codes in zero-padded arrays, in which a subset of samples is selected faster than in CSR.
 
-    In this format the codes of a subset of samples are selected faster than in CSR format.
+    `atoms` and `values` (n_samples, maximum number of non-zeros) are atom indices and coefficients,
+    and `flat` is a one-dimensional view of `values`.
     """
 
     def __init__(self, S: csr_array) -> None:
         counts = np.diff(S.indptr)
-        self._filled = np.arange(counts.max(initial=1)) < counts[:, None]
-        self.atoms = np.zeros(self._filled.shape, np.intp)
-        self.values = np.zeros(self._filled.shape, S.dtype)
-        self.atoms[self._filled] = S.indices
-        self.values[self._filled] = S.data
+        self._is_filled = np.arange(counts.max(initial=1)) < counts[:, None]
+        self.atoms = np.zeros(self._is_filled.shape, np.intp)
+        self.values = np.zeros(self._is_filled.shape, S.dtype)
+        self.atoms[self._is_filled] = S.indices
+        self.values[self._is_filled] = S.data
         self.flat = self.values.reshape(-1)
-        used = np.flatnonzero(self.flat)
-        of_atom = self.atoms.reshape(-1)[used]
-        order = np.argsort(of_atom, kind="stable")
-        self._positions = used[order]
-        self._starts = np.searchsorted(of_atom[order], np.arange(S.shape[1] + 1))
+        nonzero = np.flatnonzero(self.flat)
+        atom_of_value = self.atoms.reshape(-1)[nonzero]
+        order = np.argsort(atom_of_value, kind="stable")
+        self._positions = nonzero[order]
+        self._starts = np.searchsorted(atom_of_value[order], np.arange(S.shape[1] + 1))
 
-    def samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def find_samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the samples that use atom j, and the positions of its values in `flat`."""
         positions = self._positions[self._starts[j] : self._starts[j + 1]]
         return positions // self.atoms.shape[1], positions
 
     def to_csr(self, S: csr_array) -> csr_array:
-        """Return the values in the sparsity pattern of S."""
-        return csr_array((self.values[self._filled], S.indices, S.indptr), shape=S.shape)
+        """Return the codes as a CSR array with the sparsity pattern of S."""
+        return csr_array((self.values[self._is_filled], S.indices, S.indptr), shape=S.shape)
 
 
+# Atom d (n_features,) and its coefficients g (n_rows,); None if the atom is not to be changed.
 Pair = tuple[NDArray[Any], NDArray[Any]] | None
 
 
@@ -175,16 +174,20 @@ def _power_step(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return d ∝ Rᵀg and g = Rd, given Y, atoms and values of the samples that use atom j."""
+    """Return d ∝ Rᵀg and g = Rd for atom j; None if Rᵀg is 0 up to rounding.
+
+    Y (n_rows, n_features) are the samples that use atom j, g (n_rows,) its current coefficients,
+    `atoms` and `values` the rows of `_Codes` for these samples, and D all atoms.
+    """
     g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
     f = f.astype(D.dtype)
-    rest = g_unit @ Y - f @ D
-    d = rest + f[j] * D[j]
-    size = _norm(d)
-    if size <= 16 * np.finfo(D.dtype).eps * (_norm(rest) + abs(f[j])):
+    residual_product = g_unit @ Y - f @ D
+    d = residual_product + f[j] * D[j]
+    norm = _norm(d)
+    if norm <= 16 * np.finfo(D.dtype).eps * (_norm(residual_product) + abs(f[j])):
         return None
-    d = (d / size).astype(D.dtype)
+    d = (d / norm).astype(D.dtype)
     cosines = D @ d
     return d, Y @ d - np.einsum("ij,ij->i", values, cosines[atoms]) + g * cosines[j]
 
@@ -197,20 +200,20 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return the leading singular pair of R, computed from the smaller of RᵀR and RRᵀ."""
-    n_samples, n_uses = atoms.shape
-    starts = np.arange(0, atoms.size + 1, n_uses)
-    S = csr_array((values.reshape(-1), atoms.reshape(-1), starts), shape=(n_samples, len(D)))
+    """Return the leading singular pair of R, as `_power_step`, from the smaller of RᵀR and RRᵀ."""
+    n_samples, n_slots = atoms.shape
+    indptr = np.arange(0, atoms.size + 1, n_slots)
+    S = csr_array((values.reshape(-1), atoms.reshape(-1), indptr), shape=(n_samples, len(D)))
     R = Y - S @ D + np.outer(g, D[j])
-    tall = n_samples > Y.shape[1]
-    gram = R.T @ R if tall else R @ R.T
+    has_more_rows = n_samples > Y.shape[1]
+    gram = R.T @ R if has_more_rows else R @ R.T
     last = len(gram) - 1
     leading = eigh(gram, subset_by_index=[last, last])[1][:, 0]
-    d = leading if tall else leading @ R
-    size = _norm(d)
-    if size <= 16 * np.finfo(D.dtype).eps * _norm(Y):
+    d = leading if has_more_rows else leading @ R
+    norm = _norm(d)
+    if norm <= 16 * np.finfo(D.dtype).eps * _norm(Y):
         return None
-    d = (d / (size if d @ D[j] >= 0 else -size)).astype(D.dtype)
+    d = (d / (norm if d @ D[j] >= 0 else -norm)).astype(D.dtype)
     return d, R @ d
 
 
@@ -222,7 +225,7 @@ def _norm(x: NDArray[Any]) -> float:
 def _code(
     Y: NDArray[Any], D: NDArray[Any], n_nonzero: int, n_jobs: int | None, backend: str
 ) -> tuple[csr_array, NDArray[np.float64]]:
-    """Return the codes of all samples and their squared residuals."""
+    """Return the codes of all samples (n_samples, n_atoms) and their squared residuals."""
     with single_blas_thread():
         coder = load_backend(backend).OMPCoder(D, n_nonzero, 0.0, True)
     blocks = map_blocks(lambda rows: coder.code(Y[rows]), row_blocks(len(Y)), n_jobs)
@@ -232,12 +235,16 @@ def _code(
 
 def _replace_unused(
     D: NDArray[Any],
-    uses: NDArray[np.intp],
+    usage_counts: NDArray[np.intp],
     Y: NDArray[Any],
     errors: NDArray[np.float64],
     groups: tuple[NDArray[Any], NDArray[Any]] | None,
 ) -> NDArray[Any]:
-    """Return D with unused atoms replaced by the samples with the largest errors, per group."""
+    """Return D with unused and duplicate atoms replaced by samples Y with large residuals.
+
+    `usage_counts` (n_atoms,) are numbers of samples, `errors` (n_samples,) squared residuals, and
+    `groups` as in `learn_ksvd`. Samples with error 0 are not used.
+    """
     if groups is None:
         groups = np.zeros(len(D)), np.zeros(len(Y))
     atom_groups, sample_groups = groups
@@ -246,5 +253,5 @@ def _replace_unused(
         in_group = atom_groups == group
         rows = np.flatnonzero((sample_groups == group) & (errors > 0))
         worst = rows[np.argsort(-errors[rows], kind="stable")[:_N_REPLACEMENT_CANDIDATES]]
-        D[in_group] = replace_unused_atoms(D[in_group], uses[in_group], Y[worst])
+        D[in_group] = replace_unused_atoms(D[in_group], usage_counts[in_group], Y[worst])
     return D

@@ -9,10 +9,10 @@
     min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁ + ½·m·‖D − A‖²   with unit-norm atoms
 
 The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j². Without
-this term a rotation among atoms hardly changes the objective, so dictionaries of different patients
-differ by a rotation. An axis of an encoder is a feature learned from millions of other images. It
-is the same for all patients, and a good initial atom. Atoms move away from their axes if many
-samples are then reconstructed better.
+the last term a rotation among atoms hardly changes the objective, so dictionaries of different
+patients differ by a rotation. An axis of an encoder is a feature learned from millions of other
+images. It is the same for all patients, and a good initial atom. Atoms move away from their axes if
+many samples are then reconstructed better.
 
 The axes with the largest median over patients of the mean square are used. A feature that is large
 in one patient only, such as a stain or a fold, gets no atom.
@@ -54,7 +54,7 @@ class OnlineDictionary:
     Attributes
     ----------
     atoms : (n_atoms, n_features)
-    mean_nonzero : mean number of atoms per sample in the last epoch
+    mean_nonzero : mean number of non-zero coefficients per sample in the last epoch
     """
 
     atoms: NDArray
@@ -90,18 +90,18 @@ def learn_online(
     total = count_batches(len(Y), n_epochs)
     done = itertools.count()
 
-    def step() -> None:
+    def on_batch() -> None:
         if callback:
             callback(next(done), total)
 
-    step()
+    on_batch()
     return continue_online(
-        D, Y, penalty, n_epochs=n_epochs, n_jobs=n_jobs, backend=backend, step=step
+        D, Y, penalty, n_epochs=n_epochs, n_jobs=n_jobs, backend=backend, on_batch=on_batch
     )
 
 
 def count_batches(n_samples: int, n_epochs: int) -> int:
-    """Return the number of mini-batches in all epochs."""
+    """Return the number of mini-batches of `n_epochs` passes over the samples."""
     return n_epochs * -(-n_samples // _BATCH_ROWS)
 
 
@@ -113,7 +113,7 @@ def continue_online(
     n_epochs: int,
     n_jobs: int | None,
     backend: str,
-    step: Callable[[], None],
+    on_batch: Callable[[], None],
     pull: float = 0.0,
 ) -> OnlineDictionary:
     """Continue online dictionary learning on the rows of Y from the initial atoms D.
@@ -122,9 +122,9 @@ def continue_online(
     ----------
     D : (n_atoms, n_features), unit-norm initial atoms
     Y, penalty, n_epochs, n_jobs, backend : as in `learn_online`
-    step : called after every mini-batch
-    pull : weight of the distance to the initial atoms, as in `learn_axis_anchored`; if it is not 0,
-        unused atoms are kept instead of being replaced by samples
+    on_batch : function without arguments that is called after every mini-batch
+    pull : weight of the squared distance to the initial atoms, as in `learn_axis_anchored`. With 0,
+        unused atoms are replaced by samples
     """
     module = load_backend(backend)
     samples, D = module.to_device(Y, D.dtype), module.to_device(D, D.dtype)
@@ -132,66 +132,66 @@ def continue_online(
     E, F = module.zeros(D.shape), module.zeros((len(D), len(D)))
     starts = range(0, len(Y), _BATCH_ROWS)
     for epoch in range(n_epochs):
-        uses: Any = 0
-        worst: SufficientStatistics | None = None  # its worst samples are those of the whole epoch
+        usage_counts: Any = 0
+        worst: SufficientStatistics | None = None  # whose worst samples are those of the epoch
         for position, start in enumerate(starts):
             n_before = epoch * len(starts) + position
             decay = n_before / (n_before + 1)
             E *= decay
             F *= decay
-            for sums in _code_batch(
+            for statistics in _code_batch(
                 module, D, samples[start : start + _BATCH_ROWS], penalty, n_jobs
             ):
-                E += sums.E
-                F += sums.F
-                uses = uses + sums.usage_counts
+                E += statistics.E
+                F += statistics.F
+                usage_counts = usage_counts + statistics.usage_counts
                 if worst:
-                    worst.store_worst(sums, _MAX_CANDIDATES)
+                    worst.merge_worst(statistics, _MAX_CANDIDATES)
                 else:
-                    worst = sums
+                    worst = statistics
             with single_blas_thread():
                 weight = pull * F.diagonal().sum() / len(D)
-                anchored = (E + weight * anchors, F + weight * identity) if pull else (E, F)
-                D = module.update_atoms(D, *anchored, n_sweeps=1, tol=0.0)
-            step()
+                E_and_F = (E + weight * anchors, F + weight * identity) if pull else (E, F)
+                D = module.update_atoms(D, *E_and_F, n_sweeps=1, tol=0.0)
+            on_batch()
         if worst and not pull and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
             with single_blas_thread():
-                D = module.replace_unused_atoms(D, uses, candidates)
-    return OnlineDictionary(to_numpy(D), float(uses.sum()) / len(Y))
+                D = module.replace_unused_atoms(D, usage_counts, candidates)
+    return OnlineDictionary(to_numpy(D), float(usage_counts.sum()) / len(Y))
 
 
 def _code_batch(
     module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
 ) -> Iterator[SufficientStatistics]:
-    """Code a mini-batch on its device and yield the sufficient statistics of each task.
+    """Encode a mini-batch with the atoms D and yield the sufficient statistics of its tasks.
 
-    Of every 256 samples the 8 with the largest residuals are candidates for new atoms.
+    The samples with the largest residuals, 8 per 256 samples, are candidates for new atoms.
     """
     with single_blas_thread():
         coder = module.LassoCoder(D, penalty, 1e-3)
 
-    def work(start: int) -> SufficientStatistics:
+    def encode_task(start: int) -> SufficientStatistics:
         rows = batch[start : start + module.TASK_ROWS]
         labels, weights = np.zeros(len(rows), np.int64), np.ones(1)
         n_worst = 8 * math.ceil(len(rows) / 256)
-        sums: SufficientStatistics = module.encode_and_accumulate(
+        statistics: SufficientStatistics = module.encode_and_accumulate(
             coder, rows, labels, 0, weights, n_worst
         )
-        return sums
+        return statistics
 
     yield from map_blocks(
-        work, range(0, len(batch), module.TASK_ROWS), module.count_threads(n_jobs)
+        encode_task, range(0, len(batch), module.TASK_ROWS), module.count_threads(n_jobs)
     )
 
 
 PENALTY, SHRINKAGE, N_EPOCHS = 0.1, 1.0, 5
-_MIN_PATIENTS = 4  # minimum for learning from halves
+_MIN_PATIENTS = 4  # minimum for `split_half_similarity`
 
 
 @dataclass(frozen=True)
 class AxisAnchoredDictionary:
-    """Dictionary of atoms that are anchored to feature axes.
+    """Dictionary whose atoms are each anchored to one axis of the feature space.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ def learn_axis_anchored(
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
 ) -> AxisAnchoredDictionary:
-    """Learn a dictionary whose atoms are anchored to the most variable feature axes.
+    """Learn a dictionary whose atoms are anchored to the axes of the most variable features.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def learn_axis_anchored(
     n_atoms : number of atoms
     rng : source of randomness for the order of the samples
     penalty : l1 penalty of the codes
-    pull : weight of the distance between an atom and its axis
+    pull : weight of the squared distance between an atom and its axis, relative to the fit
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
     callback : called with (done, total) after every mini-batch
@@ -236,7 +236,7 @@ def learn_axis_anchored(
     anchors[np.arange(n_atoms), axes] = 1
     total, done = count_batches(len(Y), N_EPOCHS), iter(range(1, 2**62))
 
-    def step() -> None:
+    def on_batch() -> None:
         if callback:
             callback(next(done), total)
 
@@ -247,29 +247,25 @@ def learn_axis_anchored(
         n_epochs=N_EPOCHS,
         n_jobs=n_jobs,
         backend=backend,
-        step=step,
+        on_batch=on_batch,
         pull=pull,
     )
     return AxisAnchoredDictionary(result.atoms, axes)
 
 
 def most_variable_axes(Y: NDArray[Any], patients: NDArray[Any], n_axes: int) -> NDArray[np.int64]:
-    """Return the indices of the features that vary most, in decreasing order.
+    """Return the indices (n_axes,) of the features that vary most, the most variable first.
 
-    The criterion is the median over patients of the mean square.
-
-    Raises
-    ------
-    ValueError
-        If fewer than n_axes features vary in most patients.
+    The criterion is the median over patients of the mean square of the feature in the samples Y
+    (n_samples, n_features) of a patient. Raise ValueError if fewer features vary in most patients.
     """
     check_whole_number("n_atoms", n_axes, 1)
     squares = [_mean_square(Y[patients == patient]) for patient in np.unique(patients)]
     medians = np.median(squares, axis=0)
-    n_varied = int(np.count_nonzero(medians > 0))
-    if n_axes > n_varied:
+    n_varying = int(np.count_nonzero(medians > 0))
+    if n_axes > n_varying:
         raise ValueError(
-            f"n_atoms is {n_axes}, but only {n_varied} of {Y.shape[1]} features vary in most "
+            f"n_atoms is {n_axes}, but only {n_varying} of {Y.shape[1]} features vary in most "
             "patients; use fewer atoms"
         )
     return np.argsort(-medians, kind="stable")[:n_axes].astype(np.int64)
@@ -284,10 +280,10 @@ def split_half_similarity(
     n_rounds: int = 4,
     learn: Callable[[NDArray[Any], NDArray[Any], np.random.Generator], NDArray[Any]],
 ) -> NDArray[np.float64] | None:
-    """Measure how similar atoms are between dictionaries learned from halves of the patients.
+    """Measure how reproducible atoms are in dictionaries learned from halves of the patients.
 
     Each round splits the patients at random and learns a dictionary from each half. Every atom is
-    matched to one atom of each dictionary; these two matches are compared.
+    matched to one atom of each of the two dictionaries, and these two matches are compared.
 
     Parameters
     ----------
@@ -300,12 +296,13 @@ def split_half_similarity(
 
     Returns
     -------
-    (n_atoms,), mean |cos| of the two matches over the rounds; None with fewer than 4 patients
+    (n_atoms,), mean over the rounds of |cos| between the two matches; None with fewer than 4
+    patients
     """
     all_patients = np.unique(patients)
     if len(all_patients) < _MIN_PATIENTS:
         return None
-    similarities = []
+    rounds = []
     for _ in range(n_rounds):
         half = rng.permutation(all_patients)[: len(all_patients) // 2]
         in_half = np.isin(patients, half)
@@ -315,12 +312,12 @@ def split_half_similarity(
             )
             for selection in (in_half, ~in_half)
         )
-        similarities.append(np.abs(np.einsum("ij,ij->i", first, second)))
-    return np.asarray(np.mean(similarities, axis=0), np.float64)
+        rounds.append(np.abs(np.einsum("ij,ij->i", first, second)))
+    return np.asarray(np.mean(rounds, axis=0), np.float64)
 
 
 def _matched_atoms(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the best match of each atom among `others`, or zeros without a match."""
+    """Return the atom of `others` matched one-to-one to each atom; zeros without a match."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 

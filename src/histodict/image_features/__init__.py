@@ -1,4 +1,4 @@
-"""Image features: extractors by name, computed in parallel and cached on disk."""
+"""Feature vectors of whole images, computed in parallel and cached on disk."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["FEATURES", "ImageFeatureExtractor", "LoadPixels", "Vector", "image_f
 
 @dataclass(frozen=True)
 class ImageFeatureExtractor:
-    """Image feature extractor: maps pixels (height, width, 3) uint8 to a vector of fixed length.
+    """Function that computes a vector of fixed length from pixels (height, width, 3) uint8.
 
     Attributes
     ----------
     compute : function that returns the vector and the names of its entries
-    version : number that increases whenever the vector of an image changes
-    of_parts : whether the vector of an image equals the mean of the vectors of its parts, except
+    version : part of the cache key; must be increased if the vectors of images change
+    is_tile_mean : whether the vector of an image is the mean of the vectors of its tiles, except
         for effects at their borders
     """
 
     compute: Callable[[Pixels], tuple[NDArray[np.float64], list[str]]]
     version: int
-    of_parts: bool = False
+    is_tile_mean: bool = False
 
     def __call__(self, pixels: Pixels) -> NDArray[np.float64]:
         """Return the vector of an image."""
@@ -52,7 +52,7 @@ class ImageFeatureExtractor:
 
 FEATURES: dict[str, ImageFeatureExtractor] = {
     "wndcharm": ImageFeatureExtractor(wndcharm_features, version=2),
-    "lbp-colour": ImageFeatureExtractor(lbp_colour, version=1, of_parts=True),
+    "lbp-colour": ImageFeatureExtractor(lbp_colour, version=1, is_tile_mean=True),
     "luminance": ImageFeatureExtractor(luminance_thumbnail, version=1),
     "planes": ImageFeatureExtractor(plane_thumbnail, version=1),
 }
@@ -72,25 +72,25 @@ def image_features(
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> Vector:
-    """Return the features of all images: (n_images, n_features).
+    """Return the feature vectors of all images, (n_images, n_features).
 
     Parameters
     ----------
     paths : image files
     name : kind of features, a key of `FEATURES`
-    load_pixels : function from path to pixels (height, width, 3) uint8; with several jobs it is
-        pickled for other processes, as threads would wait for the interpreter lock in up to 40 % of
-        the work
-    pixels_key : description of `load_pixels` (scale, stain, …), part of the cache key
+    load_pixels : function that returns the pixels (height, width, 3) uint8 of an image. It is
+        pickled for other processes if there are several; threads would wait for the interpreter
+        lock in up to 40 % of the time
+    pixels_key : text that identifies `load_pixels` (scale, stain, …) in the cache key
     cache : cache of the vectors; None disables it
-    n_jobs : processes; None for all cores
-    callback : called with the progress once for all cached images, then after each other image
+    n_jobs : number of processes; None for all cores
+    callback : called with a `Progress` once for all cached images, then after each other image
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
     images = [Path(path) if isinstance(path, str) else path for path in paths]
     length = len(FEATURES[name].names)
-    keys = [_key(image, name, pixels_key) if cache else [] for image in images]
+    keys = [_make_cache_key(image, name, pixels_key) if cache else [] for image in images]
     vectors = [_read_cached_vector(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
     n_cached = len(images) - len(missing)
@@ -104,13 +104,13 @@ def image_features(
     return np.array(vectors, np.float64).reshape(len(images), length)
 
 
-def _key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
-    """Return everything that determines the vector of an image, as a cache key."""
+def _make_cache_key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
+    """Return a cache key of everything on which the vector of an image depends."""
     return [name, FEATURES[name].version, pixels_key, *cache_key(image)]
 
 
 def _read_cached_vector(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
-    """Return the cached vector; None if it is missing, invalid or of another length."""
+    """Return the cached vector; None if it is missing, not finite or of another length or dtype."""
     vector = cache.read(key)
     if vector is None or vector.shape != (length,) or vector.dtype != np.float64:
         return None
@@ -121,7 +121,7 @@ _Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 
 def _run_jobs(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
-    """Yield the vector of each job in order; if closed early, wait for running jobs."""
+    """Yield the vector of each job in order; if the generator is closed, wait for running jobs."""
     n_processes = min(count_jobs(n_jobs), len(jobs))
     if n_processes < 2:
         yield from (_compute_vector(*job) for job in jobs)

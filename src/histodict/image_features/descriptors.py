@@ -1,7 +1,7 @@
 """Image descriptors: local binary patterns, colour histograms and thumbnails.
 
-The local binary pattern of a pixel marks which neighbours on a circle are at least as bright. The
-class of a pattern is the number of brighter neighbours if they are adjacent, and one common class
+The local binary pattern of a pixel records which neighbours on a circle are at least as bright. The
+class of a pattern is the number of these neighbours if they are adjacent, and one common class
 otherwise, so the histogram is invariant to rotation. Three circles are used, on grey levels and on
 the two stains. Thumbnails are images reduced to a small fixed size, as vectors of unit norm, for
 sparse representation of whole images. A `Plane` has one number per pixel, (height, width).
@@ -27,7 +27,7 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def check_pixels(pixels: Pixels) -> Pixels:
-    """Return pixels as a C-contiguous array; raise unless they are (height, width, 3) uint8."""
+    """Return pixels as a contiguous array; raise an error if not (height, width, 3) uint8."""
     untyped: object = pixels
     if not isinstance(untyped, np.ndarray) or pixels.dtype != np.uint8:
         raise TypeError(
@@ -42,7 +42,7 @@ def check_pixels(pixels: Pixels) -> Pixels:
 
 
 def luminance(pixels: Pixels) -> Plane:
-    """Return grey levels as integers from 0 to 255."""
+    """Return grey levels (Rec. 601 luminance), rounded to whole numbers from 0 to 255."""
     return np.rint(pixels.astype(np.float32) @ _LUMINANCE)
 
 
@@ -52,32 +52,32 @@ def hue_saturation_value(pixels: Pixels) -> tuple[Plane, Plane, Plane]:
     value = np.maximum(np.maximum(red, green), blue)
     chroma = value - np.minimum(np.minimum(red, green), blue)
     divisor = np.maximum(chroma, 1)  # the differences of grey pixels are 0
-    sixths = np.where(
+    hue_in_sixths = np.where(
         value == red,
         (green - blue) / divisor % 6,
         np.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
     saturation = chroma / np.maximum(value, 1)
     as_plane = partial(np.asarray, dtype=np.float32)
-    return as_plane(sixths / 6), as_plane(saturation), as_plane(value / 255)
+    return as_plane(hue_in_sixths / 6), as_plane(saturation), as_plane(value / 255)
 
 
 def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
-    """Resize a plane to side × side by area means; pixels may contribute to several means."""
-    down, across = (_overlaps(length, side) for length in plane.shape)
+    """Resize a plane to side × side pixels by weighted means over the area of each new pixel."""
+    down, across = (_area_weights(length, side) for length in plane.shape)
     return down @ plane @ across.T
 
 
 def pad_reflect(pixels: Pixels, side: int) -> Pixels:
-    """Extend an image to at least side × side pixels by mirroring it at the right and bottom."""
+    """Extend an image to at least side × side pixels by reflection at its right and lower edges."""
     padding = [max(0, side - length) for length in pixels.shape[:2]]
     if not any(padding):
         return pixels
     return np.pad(pixels, [(0, padding[0]), (0, padding[1]), (0, 0)], mode="symmetric")
 
 
-def _overlaps(n_pixels: int, n_parts: int) -> NDArray[np.float64]:
-    """Return the weight of each pixel in each part: (n_parts, n_pixels), rows of sum 1."""
+def _area_weights(n_pixels: int, n_parts: int) -> NDArray[np.float64]:
+    """Return the weight of each pixel in each of n_parts equal parts, (n_parts, n_pixels)."""
     borders = np.arange(n_parts + 1)[:, None] * (n_pixels / n_parts)
     pixels = np.arange(n_pixels)
     ends, starts = np.minimum(borders[1:], pixels + 1), np.maximum(borders[:-1], pixels)
@@ -85,16 +85,16 @@ def _overlaps(n_pixels: int, n_parts: int) -> NDArray[np.float64]:
 
 
 _CIRCLES = ((1, 8), (2, 16), (3, 24))  # radius in pixels, number of neighbours
-_N_BINS = 16
+_N_COLOUR_BINS = 16
 # Optical densities of haematoxylin, eosin and the residual, in red, green and blue.
 _STAINS = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
-_DENSEST = 2.5  # decades; the range of 8-bit pixels is about 2.4
+_MAX_DENSITY = 2.5  # largest optical density; that of an 8-bit pixel is at most about 2.4
 
 
 def lbp_colour(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return histograms of local binary patterns and colours, and the names of the bins.
+    """Return histograms of local binary patterns and colours, and the names of their bins.
 
-    The histograms are normalised to sum 1 and concatenated.
+    Each histogram has sum 1; all are concatenated.
     """
     pixels = check_pixels(pixels)
     grey = luminance(pixels)
@@ -102,15 +102,15 @@ def lbp_colour(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
     histograms: dict[str, NDArray[np.float64]] = {}
     for name, plane in {"grey": grey, "haematoxylin": haematoxylin, "eosin": eosin}.items():
         for radius, n_neighbours in _CIRCLES:
-            histograms[f"lbp {radius} px {name}"] = _patterns(plane, radius, n_neighbours)
+            histograms[f"lbp {radius} px {name}"] = _pattern_fractions(plane, radius, n_neighbours)
     for name, channel in _colour_channels(pixels).items():
         histograms[f"colour {name}"] = _histogram(channel)
     names = [f"{name} {i}" for name, values in histograms.items() for i in range(len(values))]
     return np.concatenate(list(histograms.values())), names
 
 
-def _patterns(plane: Plane, radius: int, n_neighbours: int) -> NDArray[np.float64]:
-    """Return the frequencies of the n_neighbours + 2 patterns; the border is mirrored."""
+def _pattern_fractions(plane: Plane, radius: int, n_neighbours: int) -> NDArray[np.float64]:
+    """Return the fractions of the n_neighbours + 2 pattern classes; the border is mirrored."""
     from skimage.feature import local_binary_pattern
 
     padded = np.pad(plane.astype(np.uint8), radius, mode="symmetric")
@@ -120,11 +120,13 @@ def _patterns(plane: Plane, radius: int, n_neighbours: int) -> NDArray[np.float6
 
 
 def _stain_levels(pixels: Pixels) -> tuple[Plane, Plane]:
-    """Return the amounts of haematoxylin and eosin, as levels 0 to 255."""
+    """Return planes of haematoxylin and eosin: optical density, as levels from 0 to 255."""
     density = -np.log10(np.maximum(np.arange(256), 1) / 255)  # of every pixel value
-    unit = _STAINS / np.linalg.norm(_STAINS, axis=1, keepdims=True)
-    amounts = density.astype(np.float32)[pixels] @ np.linalg.inv(unit)[:, :2].astype(np.float32)
-    levels = np.rint(np.clip(amounts / _DENSEST, 0, 1) * 255)
+    unit_stains = _STAINS / np.linalg.norm(_STAINS, axis=1, keepdims=True)
+    amounts = density.astype(np.float32)[pixels] @ np.linalg.inv(unit_stains)[:, :2].astype(
+        np.float32
+    )
+    levels = np.rint(np.clip(amounts / _MAX_DENSITY, 0, 1) * 255)
     return levels[..., 0], levels[..., 1]
 
 
@@ -143,29 +145,32 @@ def _colour_channels(pixels: Pixels) -> dict[str, NDArray[Any]]:
 
 
 def _histogram(channel: NDArray[Any]) -> NDArray[np.float64]:
-    bins = np.clip((channel * _N_BINS).astype(np.intp), 0, _N_BINS - 1)
-    return np.bincount(bins.ravel(), minlength=_N_BINS) / channel.size
+    bins = np.clip((channel * _N_COLOUR_BINS).astype(np.intp), 0, _N_COLOUR_BINS - 1)
+    return np.bincount(bins.ravel(), minlength=_N_COLOUR_BINS) / channel.size
 
 
 SIDE_PX = 32
 
 
 def luminance_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a thumbnail in grey levels as a vector (SIDE_PX²,), and its names; used by SRC."""
-    return _unit(area_means(luminance(check_pixels(pixels)), SIDE_PX).ravel()), _names("grey")
+    """Return a thumbnail of grey levels as a unit vector (SIDE_PX²,), and its entries' names."""
+    return _normalize(area_means(luminance(check_pixels(pixels)), SIDE_PX).ravel()), _name_pixels(
+        "grey"
+    )
 
 
 def plane_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a thumbnail as red, green and blue planes (3·SIDE_PX²,), and its names; for SHIRC."""
+    """Return the three colour planes of a thumbnail as a unit vector (3·SIDE_PX²,), and names."""
     checked = check_pixels(pixels)
     planes = [area_means(checked[..., i].astype(np.float32), SIDE_PX) for i in range(3)]
-    return _unit(np.concatenate(planes, axis=None)), _names("red", "green", "blue")
+    return _normalize(np.concatenate(planes, axis=None)), _name_pixels("red", "green", "blue")
 
 
-def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalize(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return vector / (np.linalg.norm(vector) or 1.0)
 
 
-def _names(*channels: str) -> list[str]:
+def _name_pixels(*channels: str) -> list[str]:
+    """Return names of the pixels of all thumbnail channels: "CHANNEL ROW,COLUMN"."""
     positions = [(row, column) for row in range(SIDE_PX) for column in range(SIDE_PX)]
     return [f"{channel} {row},{column}" for channel in channels for row, column in positions]

@@ -8,6 +8,10 @@ it.
 
 Every function divides its samples into blocks of fixed size, so the result is the same, bit for
 bit, for any `n_jobs` (number of threads; None for all cores).
+
+Formulas in this subpackage use y for a sample, d_j for atom j, s for a code, k for the number of
+atoms, d for that of features, and n for that of samples in a block. δ_i(s) is s with 0 for all
+atoms that do not belong to class i.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _SELECTIONS = ("order-recursive", "correlation")
 
 
 def load_backend(name: str) -> ModuleType:
-    """Return the backend module for the arithmetic inside a block.
+    """Return the module that performs the arithmetic on one block of samples.
 
     Parameters
     ----------
@@ -90,7 +94,7 @@ def to_numpy(array: Any) -> NDArray[Any]:
 
 
 def row_blocks(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
-    """Yield slices of block_rows rows; the last one may be shorter.
+    """Yield the slice of rows of each block; the last block may be shorter.
 
     Parameters
     ----------
@@ -115,7 +119,7 @@ def encode_omp(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> csr_array:
-    """Compute greedy codes: min ‖y − sD‖² with at most n_nonzero non-zero entries in s.
+    """Minimise ‖y − sD‖² greedily with at most n_nonzero non-zero entries in s, for every sample.
 
     Parameters
     ----------
@@ -153,9 +157,9 @@ def encode_joint(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> list[csr_array]:
-    """Compute greedy codes with one support for all channels of a sample.
+    """Compute greedy codes that use the same atoms in all channels of a sample.
 
-    min Σ_c ‖y_c − s_c D_c‖²  with at most n_nonzero atoms j at which any of the s_c is not zero
+    min Σ_c ‖y_c − s_c D_c‖²  over channels c, with at most n_nonzero atoms for which any s_c ≠ 0
 
     Parameters
     ----------
@@ -184,7 +188,7 @@ def encode_joint(
         lambda rows: coder.code(Y[:, rows])[0], slices, module.count_threads(n_jobs)
     )
     channels = list(zip(*blocks, strict=True)) or [()] * len(Y)
-    return [_stack(parts, Y[0], D[0]) for parts in channels]
+    return [_stack(codes, Y[0], D[0]) for codes in channels]
 
 
 def encode_lasso(
@@ -225,10 +229,10 @@ def encode_lasso(
     def codes() -> Iterator[csr_array]:
         nonlocal n_unfinished
         slices = row_blocks(len(Y), module.BLOCK_ROWS)
-        for S, missed in map_blocks(
+        for S, n_missed in map_blocks(
             lambda rows: coder.code(Y[rows]), slices, module.count_threads(n_jobs)
         ):
-            n_unfinished += missed
+            n_unfinished += n_missed
             yield S
 
     S = _stack(codes(), Y, D)
@@ -270,7 +274,7 @@ def update_atoms(
     Parameters
     ----------
     D : (n_atoms, n_features), initial atoms of unit norm
-    E : (n_atoms, n_features), Σ w·sᵀy over the samples
+    E : (n_atoms, n_features), Σ w·sᵀy over samples y with codes s and weights w
     F : (n_atoms, n_atoms), symmetric, Σ w·sᵀs; not necessarily positive semidefinite
     n_sweeps : maximum number of sweeps over all atoms
     tol : stop when no entry changes by more than this in a sweep
@@ -301,7 +305,9 @@ def class_residuals(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> NDArray[np.float64]:
-    """Compute r_i(y) = ‖y − δ_i(s)D‖, the residual of y with the atoms of class i only.
+    """Compute the norm of each sample's residual with the atoms of each class only.
+
+    r_i(y) = ‖y − δ_i(s)D‖, where δ_i(s) is the code s with 0 for the atoms of other classes.
 
     Parameters
     ----------
@@ -339,7 +345,7 @@ def class_residuals(
 
 
 def _check_pursuit(n_nonzero: int, tol: float, selection: str) -> tuple[int, float, bool]:
-    """Check the parameters of a pursuit; return n_nonzero, tol and order_recursive."""
+    """Check the parameters; return (n_nonzero, tol, whether the pursuit is order-recursive)."""
     if selection not in _SELECTIONS:
         raise ValueError(f"selection must be one of {_SELECTIONS}, not {selection!r}")
     n_nonzero = check_whole_number("n_nonzero", n_nonzero, 1)
@@ -347,9 +353,10 @@ def _check_pursuit(n_nonzero: int, tol: float, selection: str) -> tuple[int, flo
 
 
 def _stack(blocks: Iterable[csr_array], Y: NDArray, D: NDArray) -> csr_array:
-    parts = list(blocks)
-    if not parts:
+    """Concatenate the codes of all blocks; without blocks, return codes with 0 rows."""
+    codes = list(blocks)
+    if not codes:
         return csr_array((len(Y), len(D)), dtype=Y.dtype)
-    S = vstack(parts, format="csr")
+    S = vstack(codes, format="csr")
     S.sort_indices()
     return S

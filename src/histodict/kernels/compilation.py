@@ -22,10 +22,12 @@ from numba import config, njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 CHECK_BOUNDS = os.environ.get("HISTODICT_CHECK_BOUNDS") == "1"
-_IN_ORDER = frozenset({"contract", "nsz"})  # fused multiply-add, but sums are not reordered
+_DEFAULT_FASTMATH = frozenset(
+    {"contract", "nsz"}
+)  # allow fused multiply-add, but no reordered sums
 
 
-def jit(fastmath: Any = _IN_ORDER) -> Any:
+def jit(fastmath: Any = _DEFAULT_FASTMATH) -> Any:
     """Return a decorator that compiles a kernel on its first call and caches it on disk."""
 
     def decorate(function: Any) -> Any:
@@ -45,7 +47,7 @@ def jit(fastmath: Any = _IN_ORDER) -> Any:
 
 
 class _KernelCache(FunctionCache):
-    """Cache of compiled code whose failures cause warnings instead of errors.
+    """On-disk cache of compiled code; a failure to write it causes a warning, not an error.
 
     Computations can continue without the cache, for example on a full disk.
     """
@@ -70,18 +72,18 @@ class _KernelCache(FunctionCache):
             _warn_cache_unwritable(self._cache_path, error.strerror or str(error))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return the cache key, extended by the SIMD source and compiler options."""
+        """Return Numba's cache key, extended by a digest of simd.py and the compiler options."""
         return (*super()._index_key(sig, codegen), _simd_digest(), CHECK_BOUNDS, str(config.OPT))
 
 
 class _CacheFile(IndexDataCacheFile):
-    """Cache files with checksums, written before the index that refers to them.
+    """Files of compiled code with checksums, written before the index of these files.
 
     If the process is killed in between, no index refers to code of an earlier source.
     """
 
     def save(self, key: Any, data: Any) -> None:
-        """Save the code under a name derived from its key, then the index."""
+        """Save compiled code in a file named after the digest of `key`, then update the index."""
         digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
         name = self._index_name.removesuffix("nbi") + f"{digest[:16]}.nbc"
         self._save_data(name, data)

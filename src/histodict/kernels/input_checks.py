@@ -1,8 +1,8 @@
 """Checks of the inputs of kernels, and of overflow in their results.
 
-Inputs are checked here once, before any computation. Finite values may still be too large for what
-is computed from them. Squares and products of samples and atoms must be representable in the dtype
-of the computation; coders check this with the norms, which they need anyway.
+Shapes, dtypes and NaN are checked before any computation. Finite values may still be too large:
+squares and products of samples and atoms must be representable in the dtype of the computation.
+Coders check this with the norms of samples and atoms, which they compute anyway.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
-_DESCRIPTIONS = {2: "two", 3: "three"}
+_NUMBER_NAMES = {2: "two", 3: "three"}
 
 
 def check_pair(
     D: ArrayLike, Y: ArrayLike, *, names: tuple[str, str] = ("D", "Y"), n_dimensions: int = 2
 ) -> tuple[NDArray, NDArray]:
-    """Return D and Y as C-contiguous arrays of one float dtype, after validating them.
+    """Validate D and Y, and return them as C-contiguous arrays of a common float dtype.
 
-    The dtype is float32 if both arrays are float32, else float64.
+    The dtype is float32 if both arrays are float32, else float64. Raise TypeError if an array is
+    sparse, and ValueError if it has a wrong shape or contains NaN or infinity.
 
     Parameters
     ----------
@@ -27,13 +28,6 @@ def check_pair(
     Y : samples
     names : names of D and Y in messages
     n_dimensions : required number of dimensions
-
-    Raises
-    ------
-    TypeError
-        If an array is sparse.
-    ValueError
-        If an array has a wrong shape or contains NaN or infinity.
     """
     single = all(getattr(array, "dtype", None) == np.float32 for array in (D, Y))
     dtype = np.dtype(np.float32 if single else np.float64)
@@ -51,7 +45,7 @@ def check_pair(
 
 
 def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
-    """Return D and Y validated as in `check_pair`; their first dimension is the channel."""
+    """Validate arrays (n_channels, n_rows, n_features) like `check_pair`; return D and Y."""
     D, Y = check_pair(D, Y, n_dimensions=3)
     if len(D) != len(Y):
         raise ValueError(f"Y has {len(Y)} channels, but D has {len(D)}")
@@ -59,13 +53,16 @@ def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
 
 
 def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
-    """Return a dense, finite, C-contiguous array of the given dtype and number of dimensions."""
+    """Return `array`, called `name` in messages, as a finite C-contiguous array of `dtype`.
+
+    Raise TypeError if it is sparse, ValueError for another `n_dimensions`, NaN or infinity.
+    """
     if issparse(array):
         raise TypeError(f"{name} must be a dense array, not a sparse one")
     dense = np.ascontiguousarray(array, dtype=dtype)
     if dense.ndim != n_dimensions:
         raise ValueError(
-            f"{name} must have {_DESCRIPTIONS[n_dimensions]} dimensions, not {dense.ndim}"
+            f"{name} must have {_NUMBER_NAMES[n_dimensions]} dimensions, not {dense.ndim}"
         )
     if not np.isfinite(dense).all():
         raise ValueError(f"{name} contains NaN or infinity")
@@ -73,21 +70,20 @@ def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2
 
 
 def check_range(
-    name: str, squared_norms: NDArray[np.float64], dtype: np.dtype, times: float = 1.0
+    name: str, squared_norms: NDArray[np.float64], dtype: np.dtype, max_factor: float = 1.0
 ) -> None:
-    """Raise ValueError if values are so large that results would overflow.
+    """Raise ValueError if rows have such large norms that computed results would overflow.
 
     Parameters
     ----------
     name : name of the array in the message
-    squared_norms : squared norms of its rows
-    dtype : dtype of the computation, in which norm · `times` must be representable; norm² must be
-        representable in float64
-    times : largest factor by which norms are multiplied
+    squared_norms : squared norms of the rows of the array; must be representable in float64
+    dtype : dtype of the computation, in which norm · `max_factor` must be representable
+    max_factor : largest number by which norms are multiplied
     """
     largest = float(squared_norms.max(initial=0))
     fits = largest <= 0.25 * float(np.finfo(np.float64).max)
-    if not fits or not np.sqrt(largest) * times <= 0.25 * float(np.finfo(dtype).max):
+    if not fits or not np.sqrt(largest) * max_factor <= 0.25 * float(np.finfo(dtype).max):
         raise ValueError(
             f"products of values of {name} overflow in {dtype}; scale them down, such as to "
             "rows of norm 1"
@@ -95,13 +91,9 @@ def check_range(
 
 
 def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
-    """Raise ValueError if a result that was computed in `dtype` has overflowed.
+    """Raise ValueError if a result, computed in `dtype`, contains NaN or infinity from overflow.
 
-    Parameters
-    ----------
-    name : name of the result in the message, in the plural
-    values : the result
-    dtype : dtype of the computation
+    `name` is the name of the values in the message, in the plural.
     """
     if not np.isfinite(values).all():
         raise ValueError(
@@ -111,7 +103,7 @@ def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
 
 
 def check_sums(E: NDArray, F: NDArray) -> None:
-    """Raise ValueError if the sums over samples E and F have overflowed."""
+    """Raise ValueError if E = Σ w·sᵀy or F = Σ w·sᵀs contains NaN or infinity."""
     if not (np.isfinite(E).all() and np.isfinite(F).all()):
         raise ValueError(
             f"the sums over samples, E and F, overflow in {E.dtype}; scale the samples down, "

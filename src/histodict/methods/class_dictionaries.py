@@ -1,9 +1,9 @@
 """Labelled training samples in blocks, and initial dictionaries of the classes.
 
 Samples come from arrays and memory maps, from an iterable of blocks, or from `StoredSamples`, which
-are read where they are processed. `learn_per_class` runs online dictionary learning (ODL) on each
-class. With the same seed all methods start from the same dictionaries, so that their results
-differ only by the method. Labels are indices into the sorted classes.
+the thread or worker that processes them reads. `learn_per_class` runs online dictionary learning
+(ODL) on each class. With the same seed all methods start from the same dictionaries, so that their
+results differ only by the method. Labels are indices into the sorted classes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ..utils.progress import Callback, Progress
 LabelledBlock = tuple[NDArray[Any], NDArray[np.int64]]
 Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
 
-# Sums are reduced per group of blocks. The number of groups is limited, so that neither the amount
-# of data sent between machines nor the time of the reduction grows with the number of samples.
+# A worker returns the sums over a group of blocks. The number of groups is limited, so that neither
+# the data sent between machines nor the time to add the sums grows with the number of samples.
 _MAX_GROUPS = 256
 _MAX_BLOCKS_PER_GROUP = 32
 
 
 @runtime_checkable
 class StoredSamples(Protocol):
-    """Interface of samples that are read where they are processed, in a thread or on a worker.
+    """Interface of samples that are read by the thread or worker that processes them.
 
     The object is sent to workers, so it should store file names rather than file contents.
     """
@@ -54,7 +54,10 @@ class StoredSamples(Protocol):
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """Block of stored samples, which are read when it is unpacked: `X, labels = block`."""
+    """Block of stored samples, whose labels are mapped to indices into `classes`.
+
+    The samples are read, and converted to `dtype`, when the block is unpacked: `X, labels = block`.
+    """
 
     samples: StoredSamples
     rows: slice
@@ -73,7 +76,7 @@ BlockGroup = tuple[LabelledBlock | StoredBlock, ...]
 def open_arrays(
     X: NDArray[Any], labels: NDArray[np.int64], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Return a function that iterates over blocks of X, which may be a memory map."""
+    """Return a function that iterates over blocks (X, labels) of an array or memory map X."""
 
     def blocks() -> Iterator[LabelledBlock]:
         for rows in row_blocks(len(X), block_rows):
@@ -87,7 +90,7 @@ def open_stored_blocks(
 ) -> OpenBlocks:
     """Return a function that iterates over blocks of stored samples.
 
-    The samples of a block are read only when the block is unpacked.
+    The samples of a block are read only when it is unpacked. `classes` are the sorted class labels.
     """
     labels = samples.labels
     first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
@@ -99,17 +102,17 @@ def open_stored_blocks(
     return blocks
 
 
-def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[BlockGroup]]:
-    """Return a function that iterates over groups of consecutive blocks.
+def group_blocks(iterate_blocks: OpenBlocks, n_samples: int) -> Callable[[], Iterator[BlockGroup]]:
+    """Return a function that iterates over groups of consecutive blocks of `iterate_blocks`.
 
     The size of a group depends only on the number of samples, so that results do not depend on the
     number of workers.
     """
-    n_needed = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
-    n_blocks = min(n_needed, _MAX_BLOCKS_PER_GROUP)
+    min_blocks = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
+    n_blocks = min(min_blocks, _MAX_BLOCKS_PER_GROUP)
 
     def groups() -> Iterator[BlockGroup]:
-        blocks = open_()
+        blocks = iterate_blocks()
         while group := tuple(islice(blocks, n_blocks)):
             yield group
 
@@ -119,22 +122,18 @@ def group_blocks(open_: OpenBlocks, n_samples: int) -> Callable[[], Iterator[Blo
 def find_classes(blocks: Blocks) -> NDArray[Any]:
     """Return the sorted distinct class labels of all blocks.
 
-    Raises
-    ------
-    TypeError
-        If the blocks can be iterated over only once.
-    ValueError
-        If there are no blocks, or the labels are not class labels.
+    Raise TypeError if the blocks can be iterated over only once, and ValueError if there are no
+    blocks or y does not contain class labels.
     """
     if iter(blocks) is iter(blocks):
         raise TypeError(
             "blocks must be re-iterable, as training reads them in every iteration; pass a "
             "list, or an object whose __iter__ starts again"
         )
-    seen = [np.unique(np.asarray(y)) for _, y in blocks]
-    if not seen:
+    labels_by_block = [np.unique(np.asarray(y)) for _, y in blocks]
+    if not labels_by_block:
         raise ValueError("blocks is empty")
-    classes = np.unique(np.concatenate(seen))
+    classes = np.unique(np.concatenate(labels_by_block))
     check_classification_targets(classes)
     return classes
 
@@ -145,14 +144,14 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
     Parameters
     ----------
     blocks : pairs (X, y)
-    classes : sorted class labels, to which y is mapped
+    classes : sorted class labels; y is mapped to indices into them
     n_features : expected number of features; None for that of the first block
     """
     first = check_array(next(iter(blocks))[0], dtype=[np.float64, np.float32])
     expected = first.shape[1] if n_features is None else n_features
     dtype = first.dtype
 
-    def checked() -> Iterator[LabelledBlock]:
+    def validated() -> Iterator[LabelledBlock]:
         for X, y in blocks:
             X, y = check_array(X, dtype=dtype, order="C"), np.asarray(y)
             if X.shape[1] != expected:
@@ -163,11 +162,11 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
             for rows in row_blocks(len(X)):
                 yield X[rows], labels[rows]
 
-    return checked
+    return validated
 
 
 def read_labels(blocks: Iterator[LabelledBlock | StoredBlock]) -> NDArray[np.int64]:
-    """Return the class indices of all samples, (n_samples,)."""
+    """Return the class indices of the samples of all blocks, (n_samples,)."""
     return np.concatenate([labels for _, labels in blocks])
 
 
@@ -180,14 +179,14 @@ def sample_by_class(
 ) -> list[NDArray[Any]]:
     """Draw up to `max_samples` samples of each class at random and in random order.
 
-    Raises
-    ------
-    ValueError
-        If the labels of the blocks differ from `labels`.
+    `labels` (n_samples,) are the class indices of the samples of all blocks. Return one array
+    (n, n_features) per class. Raise ValueError if the labels of the blocks differ from `labels`.
     """
-    chosen = [rng.permutation(np.flatnonzero(labels == i))[:max_samples] for i in range(n_classes)]
+    chosen_rows = [
+        rng.permutation(np.flatnonzero(labels == i))[:max_samples] for i in range(n_classes)
+    ]
     positions = np.full(len(labels), -1)
-    for rows in chosen:
+    for rows in chosen_rows:
         positions[rows] = np.arange(len(rows))
     samples: list[NDArray[Any]] = []
     start = 0
@@ -197,7 +196,7 @@ def sample_by_class(
             continue
         X, block_labels = block
         if not samples:
-            samples = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen]
+            samples = [np.empty((len(rows), X.shape[1]), X.dtype) for rows in chosen_rows]
         if not np.array_equal(block_labels, labels[start : start + len(X)]):
             raise ValueError(
                 "blocks have different labels, or another order, when they are read again; "
@@ -205,8 +204,8 @@ def sample_by_class(
             )
         block_positions = positions[start : start + len(X)]
         for i in range(n_classes):
-            wanted = (block_labels == i) & (block_positions >= 0)
-            samples[i][block_positions[wanted]] = X[wanted]
+            is_chosen = (block_labels == i) & (block_positions >= 0)
+            samples[i][block_positions[is_chosen]] = X[is_chosen]
         start += len(X)
     return samples
 
@@ -218,11 +217,11 @@ _MAX_SAMPLES_PER_CLASS = 20_000
 def validate_labelled_data(
     estimator: BaseEstimator, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
-    """Validate X and y; raise ValueError unless there are at least two classes.
+    """Validate X and y for `fit` of an estimator; raise ValueError for fewer than two classes.
 
     Returns
     -------
-    samples : (n_samples, n_features)
+    samples : (n_samples, n_features), in single or double precision
     classes : (n_classes,), sorted
     labels : (n_samples,), index of each sample's class
     """
@@ -238,7 +237,7 @@ def validate_labelled_data(
 
 
 def make_rng(random_state: Any) -> np.random.Generator:
-    """Return a NumPy generator for a `random_state`, as defined by scikit-learn."""
+    """Return a NumPy generator for the parameter `random_state` of a scikit-learn estimator."""
     return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
 
 
@@ -255,10 +254,9 @@ def learn_class_dictionaries(
     stage: str,
     report: Callback,
 ) -> list[OnlineDictionary]:
-    """Run online dictionary learning on each class of X.
+    """Run online dictionary learning on at most 20,000 samples of each class of X.
 
-    At most 20,000 samples of a class are used. Labels are integers from 0 without gaps. For the
-    other parameters see `learn_per_class`.
+    `labels` are class indices, all of which occur. For the other parameters see `learn_per_class`.
     """
     n_classes = int(labels.max()) + 1
     samples = sample_by_class(
@@ -308,14 +306,14 @@ def learn_per_class(
     n_threads = load_backend(backend).count_threads(n_jobs)
     n_concurrent = min(n_threads, len(samples))
     with single_blas_thread():
-        starts = [initial_atoms(Y, n_atoms, rng) for Y in samples]
+        initial = [initial_atoms(Y, n_atoms, rng) for Y in samples]
     total = sum(count_batches(len(Y), n_epochs) for Y in samples)
     done = itertools.count()
 
     def on_step() -> None:
         report(Progress(stage, next(done), total))
 
-    def learn(D: NDArray[Any], Y: NDArray[Any], step: Callable[[], None]) -> OnlineDictionary:
+    def learn(D: NDArray[Any], Y: NDArray[Any], on_batch: Callable[[], None]) -> OnlineDictionary:
         return continue_online(
             D,
             Y,
@@ -323,9 +321,9 @@ def learn_per_class(
             n_epochs=n_epochs,
             n_jobs=-(-n_threads // n_concurrent),
             backend=backend,
-            step=step,
+            on_batch=on_batch,
         )
 
     on_step()
-    tasks = [partial(learn, D, Y) for D, Y in zip(starts, samples, strict=True)]
+    tasks = [partial(learn, D, Y) for D, Y in zip(initial, samples, strict=True)]
     return run_concurrently(tasks, on_step, n_concurrent)

@@ -5,8 +5,8 @@ atoms that reconstructs the samples of the class well and those of the other cla
 
     min_D  e_i(D) − ρ/(C − 1) · Σ_{j≠i} e_j(D)        e_j(D) = 1/N_j · min_{‖s‖₀≤L} ‖Y_j − S_j D‖²
 
-For two classes this is the published objective. For more, ρ has the same meaning whatever the sizes
-of the classes. With fixed codes the objective is −2·tr(E Dᵀ) + tr(F D Dᵀ) up to a constant, where
+For two classes this is the published objective. For more, the factors 1/(C − 1) and 1/N_j keep the
+meaning of ρ. With fixed codes the objective is −2·tr(E Dᵀ) + tr(F D Dᵀ) up to a constant, where
 E = Σ_j w_j·S_jᵀY_j, F = Σ_j w_j·S_jᵀS_j, w_i = 1/N_i and w_j = −ρ/((C − 1)·N_j). A pass over the
 samples accumulates these sums and a few counts per class, but no codes. There are two update steps.
 
@@ -15,9 +15,9 @@ with the new atoms lowers the first term further. Coding the other classes again
 which reduces the gain of the step; for large ρ the objective rises.
 
 `TangentStep` replaces the term of the other classes, −2·tr(Ē Dᵀ) + tr(F̄ D Dᵀ), by its tangent at
-the current atoms D_t. The gradient there is exact, since the codes are optimal for D_t, and F̄,
-which is negative semidefinite, no longer rewards long steps. With F_own_class = F − F̄ and the
-weight μ of a proximal term at D_t the step solves
+the current atoms D_t. The gradient at D_t is exact, as the codes are optimal for D_t. F̄, which is
+negative semidefinite and rewards long steps, is absent. With F_own_class = F − F̄ and the weight μ
+of a proximal term at D_t the step solves
 
     min_D  −2·tr((E − F̄ D_t + μ D_t) Dᵀ) + tr(F_own_class D Dᵀ)
 
@@ -72,7 +72,7 @@ __all__ = [
     "DFDL",
     "STEPS",
     "AtomUpdate",
-    "ClassEncoder",
+    "ClassCoder",
     "PublishedStep",
     "SufficientStatistics",
     "TangentStep",
@@ -81,34 +81,34 @@ __all__ = [
 
 
 @dataclass
-class ClassEncoder:
-    """Encoder of groups of blocks with the dictionaries of all unconverged classes.
+class ClassCoder:
+    """Function that encodes a group of blocks with the dictionaries of several classes.
 
     Attributes
     ----------
     backend : "cpu" or "cuda"
-    running : dictionary and maximum number of atoms per sample, by index of the unconverged class
-    weights : weights[i, j] is the weight of a sample of class j in the sums of class i
-    split : whether to compute F_own_class as well
-    on_host : whether to return NumPy arrays, for another machine, instead of device arrays
+    running : (dictionary, maximum number of atoms per sample), by index of unconverged class
+    weights : (n_classes, n_classes), [i, j] is the weight of a sample of class j for class i
+    with_own_class : whether to compute `SufficientStatistics.F_own_class`
+    on_host : whether to return NumPy arrays, which can be sent to another machine
     """
 
     backend: str
     running: dict[int, tuple[NDArray[Any], int]]
     weights: NDArray[np.float64]
-    split: bool = False
+    with_own_class: bool = False
     on_host: bool = False
 
     def __call__(self, group: BlockGroup) -> dict[int, SufficientStatistics]:
-        """Return the sufficient statistics of a group of blocks, by class index."""
+        """Return the sufficient statistics of the samples of all blocks, by class index."""
         sums = reduce_statistics(map(self._code, group)) if len(group) > 1 else self._code(group[0])
-        return {i: part.on_host() for i, part in sums.items()} if self.on_host else sums
+        return {i: statistics.to_host() for i, statistics in sums.items()} if self.on_host else sums
 
     @cached_property
     def _coders(self) -> dict[int, Any]:
         """Coders by class index; they are not sent to workers but built there on first use."""
-        make = load_backend(self.backend).OMPCoder
-        return {i: make(D, L, 0.0, True) for i, (D, L) in self.running.items()}
+        coder_class = load_backend(self.backend).OMPCoder
+        return {i: coder_class(D, L, 0.0, True) for i, (D, L) in self.running.items()}
 
     def _code(self, block: LabelledBlock | StoredBlock) -> dict[int, SufficientStatistics]:
         module = load_backend(self.backend)
@@ -118,42 +118,42 @@ class ClassEncoder:
         n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
         return {
             i: module.encode_and_accumulate(
-                coder, Y, labels, i, self.weights[i], n_worst, self.split
+                coder, Y, labels, i, self.weights[i], n_worst, self.with_own_class
             )
             for i, coder in self._coders.items()
         }
 
 
 def reduce_statistics(
-    parts: Iterable[dict[int, SufficientStatistics]],
+    statistics: Iterable[dict[int, SufficientStatistics]],
 ) -> dict[int, SufficientStatistics]:
-    """Sum the statistics of all parts for each class, in order and in double precision."""
+    """Return the sums of statistics by class index, in order and in double precision."""
     total: dict[int, SufficientStatistics] = {}
-    for part in parts:
-        for i, sums in part.items():
-            total[i] = total[i].plus(sums) if i in total else sums.in_double_precision()
+    for by_class in statistics:
+        for i, sums in by_class.items():
+            total[i] = total[i].add(sums) if i in total else sums.to_double_precision()
     for sums in total.values():
         sums.objective = float(sums.objective)
     return total
 
 
 STEPS = ("published", "tangent")
-# A class has converged after this many consecutive steps with a small change of its objective.
-_FLAT_ITERATIONS = 2
-# μ in units of the mean of the diagonal of F_own_class: its value after the first rejected step,
-# its limit, and its growth per rejected step. It decreases by a smaller factor, because otherwise
-# every second step would be rejected. At the limit atoms in single precision no longer change.
+# Number of consecutive steps with a small change of the objective after which a class converged.
+_N_SMALL_CHANGES = 2
+# μ as a multiple of the mean of the diagonal of F_own_class: value after the first rejected step,
+# limit, and growth per rejected step. It decreases by a smaller factor, because otherwise every
+# second step would be rejected. At the limit atoms in single precision no longer change.
 _MIN_PROXIMAL_WEIGHT, _MAX_PROXIMAL_WEIGHT = 0.5, 2.0**26
 _WEIGHT_GROWTH, _WEIGHT_DECAY = 4, 2
 
 
 class AtomUpdate(Protocol):
-    """Interface of functions that update atoms from E and F."""
+    """Interface of functions that update the atoms of a class from its statistics."""
 
     def __call__(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
     ) -> NDArray[Any]:
-        """Return updated atoms; if `replace`, unused atoms are replaced by samples."""
+        """Return updated atoms; `replace` is whether samples replace unused atoms."""
 
 
 @dataclass
@@ -162,8 +162,8 @@ class PublishedStep:
 
     Attributes
     ----------
-    atoms : (n_atoms, n_features), atoms for the next pass
-    objective : objective of the atoms before each step
+    atoms : (n_atoms, n_features), atoms for the next pass over the samples
+    objective : objective before each step
     sums : statistics of the last pass
     """
 
@@ -172,14 +172,14 @@ class PublishedStep:
     sums: SufficientStatistics | None = None
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Update `atoms` from their statistics; if `last`, unused atoms are not replaced."""
+        """Update `atoms` from the statistics of a pass; if `last`, keep unused atoms."""
         self.sums = sums
         self.objective.append(sums.objective)
         self.atoms = update(self.atoms, sums, replace=not last)
 
     def has_converged(self, tol: float) -> bool:
-        """Return whether the last steps changed the objective by less than tol, relatively."""
-        return _is_flat(pairwise(self.objective), tol)
+        """Return whether the last two steps changed the objective by at most the fraction tol."""
+        return _has_small_changes(pairwise(self.objective), tol)
 
     def result(self) -> NDArray[Any]:
         """Return the atoms in canonical order and sign."""
@@ -196,48 +196,48 @@ class TangentStep:
     objective : objective of the best atoms after each pass
     sums : statistics of the pass with the best atoms
     best : (n_atoms, n_features), best atoms so far
-    tried : objective before and after each step, including rejected steps
-    proximal_weight : μ, in units of the mean of the diagonal of F_own_class
+    step_objectives : (objective before, objective after) of each step, including rejected steps
+    proximal_weight : μ as a multiple of the mean of the diagonal of F_own_class
     """
 
     atoms: NDArray[Any]
     objective: list[float] = field(default_factory=list)
     sums: SufficientStatistics | None = None
     best: NDArray[Any] = field(init=False)
-    tried: list[tuple[float, float]] = field(default_factory=list)
+    step_objectives: list[tuple[float, float]] = field(default_factory=list)
     proximal_weight: float = 0.0
 
     def __post_init__(self) -> None:
         self.best = self.atoms
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Accept or reject `atoms` based on their statistics, then compute new candidates.
+        """Accept or reject `atoms` by their objective, then compute new candidate atoms.
 
-        If `last`, no new candidates are computed, because no pass follows.
+        If `last`, no candidates are computed, because no pass follows.
         """
         if self.sums is not None:
-            self.tried.append((self.sums.objective, sums.objective))
-        fell = self.sums is None or sums.objective <= self.sums.objective
-        if fell:
+            self.step_objectives.append((self.sums.objective, sums.objective))
+        is_accepted = self.sums is None or sums.objective <= self.sums.objective
+        if is_accepted:
             self.best, self.sums = self.atoms, sums
             self.proximal_weight /= _WEIGHT_DECAY
         else:
-            grown = max(_MIN_PROXIMAL_WEIGHT, _WEIGHT_GROWTH * self.proximal_weight)
-            self.proximal_weight = min(grown, _MAX_PROXIMAL_WEIGHT)
-        self.objective.append(sums.objective if fell else self.objective[-1])
+            increased = max(_MIN_PROXIMAL_WEIGHT, _WEIGHT_GROWTH * self.proximal_weight)
+            self.proximal_weight = min(increased, _MAX_PROXIMAL_WEIGHT)
+        self.objective.append(sums.objective if is_accepted else self.objective[-1])
         if not last:
             # Replaced atoms may have raised the objective: replace none after a rejected step.
-            self.atoms = update(self.best, self.surrogate(), replace=fell)
+            self.atoms = update(self.best, self.linearized_statistics(), replace=is_accepted)
 
-    def surrogate(self) -> SufficientStatistics:
-        """Return the statistics E and F of the objective, linearised at the best atoms."""
+    def linearized_statistics(self) -> SufficientStatistics:
+        """Return statistics of the objective, with the other classes linearised at `best`."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
-            return self.sums.with_tangent(self.best, self.proximal_weight)
+            return self.sums.linearize_at(self.best, self.proximal_weight)
 
     def has_converged(self, tol: float) -> bool:
-        """Return whether the last steps changed the objective by less than tol, relatively."""
-        return _is_flat(self.tried, tol)
+        """Return whether the last two steps changed the objective by at most the fraction tol."""
+        return _has_small_changes(self.step_objectives, tol)
 
     def result(self) -> NDArray[Any]:
         """Return the best atoms in canonical order and sign."""
@@ -245,17 +245,17 @@ class TangentStep:
 
 
 def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
-    """Sort atoms by use and fix their signs; without statistics (no samples) only fix signs."""
+    """Sort atoms by use and fix their signs; without statistics (None) only fix their signs."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)
     return canonicalize(*(to_numpy(x) for x in (D, sums.usage_counts, sums.sign_balance)))
 
 
-def _is_flat(steps: Iterable[tuple[float, float]], tol: float) -> bool:
-    """Return whether the last steps (objective before, after) changed it by at most tol > 0."""
-    last = list(steps)[-_FLAT_ITERATIONS:]
-    if tol == 0 or len(last) < _FLAT_ITERATIONS:
+def _has_small_changes(steps: Iterable[tuple[float, float]], tol: float) -> bool:
+    """Return whether the last steps changed the objective (before, after) by at most tol·after."""
+    last = list(steps)[-_N_SMALL_CHANGES:]
+    if tol == 0 or len(last) < _N_SMALL_CHANGES:
         return False
     return all(abs(after - before) <= tol * abs(after) for before, after in last)
 
@@ -430,7 +430,7 @@ class DFDL(ResidualClassifier):
         return bool(self.warm_start) and hasattr(self, "dictionaries_")
 
     def _choose_classes(self, classes: NDArray[Any], is_warm_start: bool) -> NDArray[Any]:
-        """Return the fitted classes with warm start, else `classes`, after checking them."""
+        """Return `classes`, or with warm start the fitted classes; raise ValueError if invalid."""
         if is_warm_start:
             new = np.setdiff1d(classes, self.classes_).tolist()
             if new:
@@ -464,7 +464,7 @@ class DFDL(ResidualClassifier):
             raise ValueError("DFDL needs at least two classes, but y has only one class")
         if is_warm_start:
             dictionaries = list(self.dictionaries_)
-            n_nonzero = np.array([self._max_nonzero(auto) for auto in self.n_nonzero_])
+            n_nonzero = np.array([self._max_nonzero(estimate) for estimate in self.n_nonzero_])
         else:
             samples = sample_by_class(open_(), labels, n_classes, _INITIAL_SAMPLES, rng)
             dictionaries, n_nonzero = self._initialize(samples, rng, report)
@@ -484,9 +484,9 @@ class DFDL(ResidualClassifier):
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
             dictionaries = [step.atoms for step in steps]
-            coding = self._make_encoder(dictionaries, n_nonzero, weights, running, on_host)
-            sums = reduce_statistics(executor.map(coding, groups()))
-            self._run_iterations(steps, sums, last=iteration == self.n_iter - 1)
+            coder = self._make_coder(dictionaries, n_nonzero, weights, running, on_host)
+            sums = reduce_statistics(executor.map(coder, groups()))
+            self._run_steps(steps, sums, last=iteration == self.n_iter - 1)
             running = [i for i in running if not steps[i].has_converged(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
             report(Progress("train", iteration + 1, self.n_iter, latest))
@@ -522,7 +522,7 @@ class DFDL(ResidualClassifier):
     def _initialize(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """Return the initial dictionary D and limit L of each class, by online learning."""
+        """Return the initial dictionary D and number L of each class, by online learning."""
         results = learn_per_class(
             samples,
             rng,
@@ -536,41 +536,41 @@ class DFDL(ResidualClassifier):
         n_nonzero = [self._max_nonzero(max(1, round(result.mean_nonzero))) for result in results]
         return [result.atoms for result in results], np.array(n_nonzero)
 
-    def _max_nonzero(self, auto: int) -> int:
-        """Return the maximum number L of atoms per sample: `auto`, or the parameter if set."""
-        return int(auto) if self.n_nonzero == "auto" else int(self.n_nonzero)
+    def _max_nonzero(self, estimate: int) -> int:
+        """Return the parameter `n_nonzero`, or `estimate` if the parameter is "auto"."""
+        return int(estimate) if self.n_nonzero == "auto" else int(self.n_nonzero)
 
-    def _make_encoder(
+    def _make_coder(
         self,
         dictionaries: list[Any],
         n_nonzero: NDArray[np.int64],
         weights: NDArray[np.float64],
         running: list[int],
         on_host: bool,
-    ) -> ClassEncoder:
-        """Return the encoder for the unconverged classes."""
-        active = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
-        return ClassEncoder(self.backend, active, weights, self._uses_tangent_steps(), on_host)
+    ) -> ClassCoder:
+        """Return the function that encodes blocks for the classes `running`."""
+        by_class = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
+        return ClassCoder(self.backend, by_class, weights, self._uses_tangent_steps(), on_host)
 
-    def _run_iterations(
+    def _run_steps(
         self,
         steps: list[PublishedStep | TangentStep],
         sums: dict[int, SufficientStatistics],
         *,
         last: bool,
     ) -> None:
-        """Run one step of each class in `sums`, in parallel over the classes."""
+        """Run one update step of each class in `sums`, in parallel over the classes."""
 
-        def take(i: int) -> None:
+        def run_step(i: int) -> None:
             steps[i].step(sums[i], self._update, last=last)
 
         n_threads = load_backend(self.backend).count_threads(self.n_jobs)
-        deque(map_blocks(take, sums, n_threads), maxlen=0)
+        deque(map_blocks(run_step, sums, n_threads), maxlen=0)
 
     def _update(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
     ) -> NDArray[Any]:
-        """Compute new atoms from E and F.
+        """Return new atoms computed from the statistics of a class (an `AtomUpdate`).
 
         The paper first subtracts λ_min(F)·I from F. On unit-norm atoms this has no effect: see
         `kernels.cpu.atom_update`. Atoms that no sample of the class uses stay unchanged, because

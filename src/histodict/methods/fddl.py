@@ -1,7 +1,7 @@
 """Fisher discrimination dictionary learning (FDDL).
 
-FDDL learns one dictionary D of unit-norm atoms with parts D_1 … D_c, one per class, and the codes S
-of all samples. S_i are the codes of class i, and S_i^j their coefficients over D_j. The objective
+FDDL learns one dictionary D of unit-norm atoms, with one part D_i per class i, and the codes S of
+all samples. S_i are the codes of class i, and S_i^j their coefficients over D_j. The objective
 favours codes that use the part of their own class, are close within and distant between classes:
 
     min_{D, S}  ½ Σ_i ( ‖Y_i − S_i D‖² + ‖Y_i − S_i^i D_i‖² + Σ_{j≠i} ‖S_i^j D_j‖² )
@@ -45,7 +45,7 @@ from .patch_classifier import (
     PatchClassifier,
     ResidualClassifier,
     pad_columns,
-    scaled_rows,
+    scale_rows,
     squared_residual_contributions,
 )
 
@@ -184,13 +184,13 @@ class FDDL(ResidualClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], codes: FistaCodes, report: Callback
     ) -> tuple[NDArray[Any], list[float]]:
-        """Return the trained D and the objective values; updates `codes` to the codes for D."""
+        """Return the trained D and the objective after every coding; `codes` become those for D."""
         module = load_backend(self.backend)
         objective: list[float] = []
         report(Progress("train", 0, self.n_iter + 1))
         for iteration in range(self.n_iter + 1):
             self._code(codes, Y, D)
-            E, F, value = self._sums(codes, Y, D)
+            E, F, value = self._compute_statistics(codes, Y, D)
             objective.append(value)
             report(Progress("train", iteration + 1, self.n_iter + 1, (value,)))
             if iteration < self.n_iter:
@@ -200,7 +200,7 @@ class FDDL(ResidualClassifier):
         return D, objective
 
     def _code(self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]) -> None:
-        """Refine the codes for the dictionary D, in place."""
+        """Improve the codes for the dictionary D, in place."""
         weight = float(self.fisher_weight)
         with single_blas_thread():
             H = curvature(D, len(codes.group_sizes), weight)
@@ -211,45 +211,46 @@ class FDDL(ResidualClassifier):
 
         codes.improve(H, products, float(self.penalty), self.n_coding_steps, C)
 
-    def _sums(
+    def _compute_statistics(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return the statistics E and F, and the objective."""
+        """Return E and F of the module docstring, and the objective."""
         E, Q, l1 = codes.sums(Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms))
         F = Q + class_blocks(Q, len(codes.group_sizes))
         sizes, means = codes.group_sizes, codes.means
         overall = sizes @ means / sizes.sum()
         with single_blas_thread():
             G = (D @ D.T).astype(np.float64)
-        fit = np.einsum("ij,ij->", Y, Y, dtype=np.float64) - np.vdot(E, D) + np.vdot(F, G) / 2
-        around_means = np.trace(Q) - sizes @ np.sum(means**2, axis=1)
-        fisher = 2 * around_means + sizes.sum() * (overall @ overall)
-        return E, F, float(fit + self.penalty * l1 + self.fisher_weight / 2 * fisher)
+        reconstruction = (
+            np.einsum("ij,ij->", Y, Y, dtype=np.float64) - np.vdot(E, D) + np.vdot(F, G) / 2
+        )
+        within_scatter = np.trace(Q) - sizes @ np.sum(means**2, axis=1)
+        fisher = 2 * within_scatter + sizes.sum() * (overall @ overall)
+        return E, F, float(reconstruction + self.penalty * l1 + self.fisher_weight / 2 * fisher)
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
+    def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
         self.check_parameters()
         if self.decision == "local":
-            return self._open_local_coder()
-        code_over_all = super()._open_coder(D, atom_classes)
+            return self._make_local_encoder()
+        encode_over_all = super()._make_block_encoder(D, atom_classes)
         m, w = self.code_means_, float(self.mean_weight)
         m = m[:, self._active_rows] if self.disabled_atoms_ else m
 
-        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-            S, residuals, n_unfinished = code_over_all(Y)
+        def encode(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+            S, residuals, n_unfinished = encode_over_all(Y)
             squared = np.asarray(S.multiply(S).sum(axis=1), np.float64).reshape(-1, 1)
             to_means = np.maximum(squared - 2 * (S @ m.T) + np.sum(m**2, axis=1), 0)
             return S, np.sqrt(residuals**2 + w * to_means), n_unfinished
 
-        return code
+        return encode
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
         """Attribute the distances r_i² + w‖s − m_i‖² to atoms.
 
-        The contribution of an atom is that to the residual, plus w(s_j² − 2 s_j m_ij).
-
-        `rest` is the constant w‖m_i‖², or the whole distance with decision="local".
+        The contribution of atom j is that to r_i, plus w(s_j² − 2 s_j m_ij). `rest` is the constant
+        w‖m_i‖², or with decision="local" the whole distance.
 
         Parameters
         ----------
@@ -274,18 +275,18 @@ class FDDL(ResidualClassifier):
             squares = squared_residual_contributions(D[in_class], samples, S[:, in_class])
             from_mean = csr_array(S.multiply(S) - S.multiply(2 * means)) * float(self.mean_weight)
             scale = 1 / np.maximum(distances[:, class_index] + norms, np.finfo(np.float64).tiny)
-            both = pad_columns(squares, in_class, len(D)) + from_mean
-            by_class.append(scaled_rows(csr_array(both), scale))
+            contributions = pad_columns(squares, in_class, len(D)) + from_mean
+            by_class.append(scale_rows(csr_array(contributions), scale))
         return DistanceContributions.from_distances(by_class, distances, norms)
 
-    def disable_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, atoms: Sequence[int]) -> Self:
         """Return a copy in which these atoms, and no others, are disabled.
 
         With decision="local" no atom can be disabled.
 
         Parameters
         ----------
-        off : sequence of int
+        atoms : sequence of int
             Indices of the atoms to disable; empty to enable all.
 
         Returns
@@ -293,13 +294,13 @@ class FDDL(ResidualClassifier):
         Self
         """
         if self.decision == "local":
-            return PatchClassifier.disable_atoms(self, off)
-        return super().disable_atoms(off)
+            return PatchClassifier.disable_atoms(self, atoms)
+        return super().disable_atoms(atoms)
 
-    def _open_local_coder(self) -> BlockEncoder:
-        """Return the encoder that codes samples over each D_i separately.
+    def _make_local_encoder(self) -> BlockEncoder:
+        """Return the function that encodes a block of samples over each D_i separately.
 
-        With √w·I appended to D_i and √w·m to y, the term ½w‖s − m‖² is part of the fit.
+        With √w·I appended to D_i and √w·m_i to y, the term ½w‖s − m_i‖² is part of the fit.
         """
         k = self.dictionaries_.shape[1]
         penalty, root = float(self.penalty), float(self.mean_weight) ** 0.5
@@ -310,23 +311,23 @@ class FDDL(ResidualClassifier):
         one_class = np.zeros(k, np.int64)
         means = [m[i * k : (i + 1) * k] for i, m in enumerate(self.code_means_)]
 
-        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+        def encode(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             codes, distances, n_unfinished = [], [], 0
             for D, coder, m in zip(dictionaries, coders, means, strict=True):
                 Y_i = np.hstack([Y, np.tile(root * m, (len(Y), 1))]).astype(D.dtype)
-                S, missed = coder.code(Y_i)
+                S, n_missed = coder.code(Y_i)
                 residuals = module.class_residuals(D, Y_i, S, one_class, 1)[:, 0]
                 l1 = np.asarray(abs(S).sum(axis=1), np.float64).ravel()
                 distances.append(np.sqrt(residuals**2 + 2 * penalty * l1))
                 codes.append(S)
-                n_unfinished = max(n_unfinished, missed)
+                n_unfinished = max(n_unfinished, n_missed)
             return hstack(codes, format="csr"), np.stack(distances, axis=1), n_unfinished
 
-        return code
+        return encode
 
 
 def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
-    """Return the curvature H, with the 2λ₂ of the Fisher criterion added to its diagonal."""
+    """Return the curvature H of the module docstring, plus 2 · fisher_weight on its diagonal."""
     G = D @ D.T
     ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
     H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
@@ -334,17 +335,17 @@ def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[
 
 
 def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
-    """Return the coupling C of the class means, (n_classes, n_classes).
+    """Return the coupling C (n_classes, n_classes) of `FistaCodes`, for n_i = sizes[i] samples.
 
-    It satisfies ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖². The gradient of this term
-    for a sample of class i is (C·m)_i.
+    It satisfies ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖² for λ₂ = fisher_weight. The
+    gradient of this term for a sample of class i is Σ_j C_ij m_j.
     """
     fractions = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
     return fisher_weight * (fractions - 2 * np.eye(len(sizes)))
 
 
 def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
-    """Return a copy of a matrix of atom pairs with 0 for atoms of different classes."""
+    """Return a copy of a matrix (n_atoms, n_atoms) with 0 for two atoms of different classes."""
     k = len(matrix) // n_classes
     blocks = np.zeros_like(matrix)
     for i in range(n_classes):
@@ -354,7 +355,7 @@ def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
 
 
 def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
-    """Double the columns of the atoms of class i, in place."""
+    """Double the columns of class i, in place; there are n_atoms columns per class."""
     products[:, i * n_atoms : (i + 1) * n_atoms] *= 2
     return products
 
@@ -362,7 +363,7 @@ def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> ND
 def _in_canonical_order(
     D: NDArray[Any], codes: FistaCodes
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return D sorted by use with fixed signs, and the mean codes in the same order."""
+    """Return `dictionaries_`, sorted by use with fixed signs, and `code_means_` in this order."""
     means, n_classes = codes.means, len(codes.group_sizes)
     k = len(D) // n_classes
     ends = np.cumsum(codes.group_sizes)
@@ -372,7 +373,7 @@ def _in_canonical_order(
         S = codes.S[end - size : end, in_class]
         uses, positive = np.count_nonzero(S, axis=0), np.count_nonzero(S > 0, axis=0)
         with_means = np.hstack([D[in_class].astype(np.float64), means[:, in_class].T])
-        both = canonicalize(with_means, uses, 2 * positive - uses)
-        dictionaries.append(both[:, : D.shape[1]].astype(D.dtype))
-        ordered_means.append(both[:, D.shape[1] :].T)
+        ordered = canonicalize(with_means, uses, 2 * positive - uses)
+        dictionaries.append(ordered[:, : D.shape[1]].astype(D.dtype))
+        ordered_means.append(ordered[:, D.shape[1] :].T)
     return np.stack(dictionaries), np.hstack(ordered_means)

@@ -46,7 +46,7 @@ _DECISIONS = ("classifier", "residual")
 
 
 class LCKSVD(ResidualClassifier):
-    """Classifier by a dictionary that is learnt together with a linear classifier of its codes.
+    """Classifier by a dictionary that is learned together with a linear classifier of its codes.
 
     Parameters
     ----------
@@ -212,11 +212,11 @@ class LCKSVD(ResidualClassifier):
             raise ValueError(f"decision must be one of {_DECISIONS}, not {self.decision!r}")
 
     def _learns_classifier_jointly(self) -> bool:
-        """Return whether W is learnt together with D, or else regressed on the final codes."""
+        """Return whether W is learned together with D, not fitted to the final codes."""
         return self.variant == 2 and self.classifier_weight > 0
 
     def _label_weight(self) -> float:
-        """Return α·n_atoms + β, the weight of the labels in the shorter rows."""
+        """Return α·n_atoms + β, the weight of the labels; see the module docstring."""
         classifier_weight = self.classifier_weight if self._learns_classifier_jointly() else 0.0
         return float(self.label_weight * self.n_atoms + classifier_weight)
 
@@ -228,14 +228,17 @@ class LCKSVD(ResidualClassifier):
         rng: np.random.Generator,
         report: Callback,
     ) -> NDArray[Any]:
-        """Return initial atoms from K-SVD on each class, with W regressed on their codes."""
+        """Return initial atoms [d √weight·w] of unit norm, with d alone for weight 0.
+
+        D is learned by K-SVD on each class, and W fitted to the codes of all samples Y.
+        """
         n_classes = H.shape[1]
         dictionaries = []
         report(Progress("initialise", 0, n_classes * _INITIAL_ITERATIONS))
         for i in range(n_classes):
 
-            def on_progress(done: int, total: int, objective: float, before: int = i) -> None:
-                report(Progress("initialise", before * total + done, n_classes * total))
+            def on_progress(done: int, total: int, objective: float, n_before: int = i) -> None:
+                report(Progress("initialise", n_before * total + done, n_classes * total))
 
             result = learn_ksvd(
                 Y[H[:, i] == 1],
@@ -334,14 +337,15 @@ def _append_labels(left: NDArray[Any], right: NDArray[Any], weight: float) -> ND
 def _split_atoms(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Split atoms [d √weight·w] into unit-norm D, the rescaled W and the norms of d.
+    """Split atoms [d √weight·w] into D with unit norm, W and the norms of d.
 
-    If d is zero up to rounding errors, its atom is set to zero, so that no code uses it.
+    d and w are divided by ‖d‖. If d is zero up to rounding errors, both are set to zero, so that no
+    code uses the atom. Y are the samples.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)
-    size = np.sqrt(np.einsum("ij,ij->", Y, Y, dtype=np.float64) / len(Y))
-    rounding = 16 * np.finfo(Y.dtype).eps * size / np.hypot(size, np.sqrt(weight))
+    sample_norm = np.sqrt(np.einsum("ij,ij->", Y, Y, dtype=np.float64) / len(Y))
+    rounding = 16 * np.finfo(Y.dtype).eps * sample_norm / np.hypot(sample_norm, np.sqrt(weight))
     norms[norms <= rounding] = 0
     scale = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)[:, None]
     if weight > 0:
@@ -350,7 +354,7 @@ def _split_atoms(
 
 
 def _fit_linear_classifier(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
-    """Fit W by ridge regression: W = argmin ‖H − SW‖² + ridge·‖W‖²."""
+    """Return W = argmin ‖H − SW‖² + _RIDGE·‖W‖² (ridge regression)."""
     S = S.astype(np.float64)
     F = (S.T @ S).toarray()
     # The ridge is negligible for large codes: keep the system solvable in double precision.
@@ -361,11 +365,13 @@ def _fit_linear_classifier(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
 def _order_atoms(
     D: NDArray[Any], W: NDArray[Any], S: csr_array, n_classes: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return D and W with the atoms of each class sorted by use and their signs fixed."""
-    uses = np.bincount(S.indices, minlength=len(D))
+    """Return D and W with the atoms of each class sorted by their use in S and signs fixed."""
+    usage_counts = np.bincount(S.indices, minlength=len(D))
     sign_balance = np.bincount(S.indices, np.sign(S.data), minlength=len(D))
-    by_class = (np.split(values, n_classes) for values in (np.hstack([D, W]), uses, sign_balance))
-    atoms = np.concatenate([canonicalize(*parts) for parts in zip(*by_class, strict=True)])
+    by_class = (
+        np.split(values, n_classes) for values in (np.hstack([D, W]), usage_counts, sign_balance)
+    )
+    atoms = np.concatenate([canonicalize(*arrays) for arrays in zip(*by_class, strict=True)])
     return np.ascontiguousarray(atoms[:, : D.shape[1]]), np.ascontiguousarray(
         atoms[:, D.shape[1] :]
     )

@@ -5,7 +5,7 @@ methods.
 
 | class | distance of a patch to a class |
 |---|---|
-| NearestMeanClassifier | squared, to the class mean, after centring to unit norm (SimpleShot) |
+| NearestMeanClassifier | squared distance to the class mean of centred unit vectors (SimpleShot) |
 | LogisticPatchClassifier | −log of the class probability by multinomial logistic regression |
 | NearestPatchClassifier | 1 − fraction of the class among the k patches with the largest cosine |
 
@@ -39,9 +39,9 @@ from .patch_classifier import PatchClassifier
 
 
 class _DistanceClassifier(PatchClassifier):
-    """Base class of classifiers whose subclasses compute `_distances` of a block of samples."""
+    """Base class of classifiers whose codes are the negative distances; see `_distances`."""
 
-    code_length = "classes"
+    code_dimension = "classes"
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
         """Return the negative distances as codes, and the distances: (n_samples, n_classes)."""
@@ -59,6 +59,7 @@ class _DistanceClassifier(PatchClassifier):
         return len(self.classes_)
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the distances of the samples Y to the classes, (n_samples, n_classes)."""
         raise NotImplementedError
 
 
@@ -77,7 +78,7 @@ class NearestMeanClassifier(_DistanceClassifier):
     centre_ : ndarray of shape (n_features,)
         Mean of the training samples.
     means_ : ndarray of shape (n_classes, n_features)
-        Class means of the centred samples, scaled to unit norm.
+        Class means of the samples, which are centred and scaled to unit norm first.
     n_features_in_ : int
         Number of features seen during fit.
     """

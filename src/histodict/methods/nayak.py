@@ -100,7 +100,7 @@ class Nayak(PatchClassifier):
         "svm_weights_": ArraySpec("scores, 2*atoms"),
         "svm_bias_": ArraySpec("scores"),
     }
-    code_length = "atoms"
+    code_dimension = "atoms"
     dictionary_: NDArray[Any]
     encoder_: NDArray[Any]
     svm_weights_: NDArray[np.float64]
@@ -188,11 +188,11 @@ class Nayak(PatchClassifier):
         self.check_parameters()
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         codes, distances, n_unfinished = [], [], 0
-        for S, missed in self._encode_blocks(samples, self.dictionary_, self.encoder_):
+        for S, n_missed in self._encode_blocks(samples, self.dictionary_, self.encoder_):
             scores = _positive_and_negative_parts(S) @ self.svm_weights_.T + self.svm_bias_
             distances.append(-scores if scores.shape[1] > 1 else scores * [0.5, -0.5])
             codes.append(csr_array(S))
-            n_unfinished += missed
+            n_unfinished += n_missed
         warn_not_converged(n_unfinished, len(samples), _CODE_TOLERANCE)
         return vstack(codes, format="csr"), np.concatenate(distances)
 
@@ -213,37 +213,37 @@ class Nayak(PatchClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], report: Callback
     ) -> tuple[NDArray[Any], NDArray[Any], list[float]]:
-        """Return the trained D and W, and the objective after each round."""
+        """Return the trained D and W, and the objective after the coding of each round."""
         module = load_backend(self.backend)
         codes = FistaCodes([len(Y)], len(D), Y.dtype, self.n_jobs)
-        samples = EncoderStatistics.from_samples(Y, self.n_jobs)
+        statistics = EncoderStatistics.from_samples(Y, self.n_jobs)
         W = np.zeros(D.T.shape, D.dtype)
         self._code(codes, Y, D, W, 0.0)
         E, F, _ = codes.sums(Y)
         objective = []
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
-            W = samples.encoder(E).astype(D.dtype)
+            W = statistics.fit_encoder(E).astype(D.dtype)
             with single_blas_thread():
                 E, F = E.astype(D.dtype), F.astype(D.dtype)
                 D = module.update_atoms(D, E, F, n_sweeps=10, tol=1e-3)
             self._code(codes, Y, D, W, 1.0)
             E, F, l1 = codes.sums(Y)
-            objective.append(samples.objective(D, W, E, F) + float(self.penalty) * l1)
+            objective.append(statistics.objective(D, W, E, F) + float(self.penalty) * l1)
             report(Progress("train", iteration + 1, self.n_iter, (objective[-1],)))
         return D, W, objective
 
     def _code(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any], W: NDArray[Any], weight: float
     ) -> None:
-        """Refine the codes S for D and W, in place; `weight` 0 ignores the prediction YW."""
+        """Improve `codes` for D and W, in place; `weight` is that of ½‖S − YW‖², 0 or 1."""
         H, P = coding_problem(D, W, weight)
         codes.improve(H, lambda b: Y[b.rows] @ P, float(self.penalty), self.n_coding_steps)
 
     def _encode_blocks(
         self, X: NDArray[Any], D: NDArray[Any], W: NDArray[Any]
     ) -> Iterator[tuple[NDArray[Any], int]]:
-        """Yield the dense codes of each block and the number of samples that did not converge."""
+        """Yield the dense codes of each block of X and how many samples did not converge."""
         if self.encoder == "fast":
             return map_blocks(
                 lambda rows: (X[rows].astype(D.dtype) @ W, 0), row_blocks(len(X)), self.n_jobs
@@ -253,17 +253,19 @@ class Nayak(PatchClassifier):
         with single_blas_thread():
             coder = load_backend(self.backend).LassoCoder(wide, self.penalty, _CODE_TOLERANCE)
 
-        def work(rows: slice) -> tuple[NDArray[Any], int]:
+        def encode_exactly(rows: slice) -> tuple[NDArray[Any], int]:
             Y = X[rows].astype(D.dtype)
-            S, missed = coder.code(np.hstack([Y, Y @ W]))
-            return S.toarray(), missed
+            S, n_missed = coder.code(np.hstack([Y, Y @ W]))
+            return S.toarray(), n_missed
 
-        return map_blocks(work, row_blocks(len(X)), self.n_jobs)
+        return map_blocks(encode_exactly, row_blocks(len(X)), self.n_jobs)
 
 
 @dataclass(frozen=True)
 class EncoderStatistics:
-    """Sufficient statistics of the samples for fitting the encoder and for the objective.
+    """Statistics of the samples from which the encoder W and the objective are computed.
+
+    E = SᵀY (n_atoms, n_features) and F = SᵀS (n_atoms, n_atoms) are arguments of the methods.
 
     Attributes
     ----------
@@ -276,13 +278,13 @@ class EncoderStatistics:
 
     @classmethod
     def from_samples(cls, Y: NDArray[Any], n_jobs: int | None) -> EncoderStatistics:
-        """Compute the statistics of the samples Y."""
+        """Compute the statistics of the samples Y (n_samples, n_features)."""
         A = np.zeros((Y.shape[1],) * 2)
-        for part in map_blocks(lambda rows: Y[rows].T @ Y[rows], row_blocks(len(Y)), n_jobs):
-            A += part
+        for A_block in map_blocks(lambda rows: Y[rows].T @ Y[rows], row_blocks(len(Y)), n_jobs):
+            A += A_block
         return cls(A, _RIDGE * float(np.trace(A)) / len(A) or 1.0)
 
-    def encoder(self, E: NDArray[np.float64]) -> NDArray[np.float64]:
+    def fit_encoder(self, E: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the encoder W = (A + εI)⁻¹Eᵀ, (n_features, n_atoms)."""
         with single_blas_thread():
             factor = cho_factor(self.A + self.ridge * np.eye(len(self.A)))
@@ -292,7 +294,7 @@ class EncoderStatistics:
     def objective(
         self, D: NDArray[Any], W: NDArray[Any], E: NDArray[np.float64], F: NDArray[np.float64]
     ) -> float:
-        """Return the objective without the l1 penalty of the codes."""
+        """Return the objective for D, W and codes with sums E and F, without the l1 penalty."""
         with single_blas_thread():
             AW = self.A @ W + self.ridge * W
             G = (D @ D.T).astype(np.float64)
@@ -304,14 +306,14 @@ class EncoderStatistics:
 def coding_problem(
     D: NDArray[Any], W: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return H = DDᵀ + weight·I and P = Dᵀ + weight·W of the problem ½ s H sᵀ − yP sᵀ."""
+    """Return H = DDᵀ + weight·I and P = Dᵀ + weight·W of the objective ½ s H sᵀ − yP sᵀ."""
     w = np.asarray(weight, D.dtype)
     with single_blas_thread():
         return D @ D.T + w * np.eye(len(D), dtype=D.dtype), np.ascontiguousarray(D.T + w * W)
 
 
 def _positive_and_negative_parts(S: NDArray[Any]) -> NDArray[Any]:
-    """Return the positive parts max(s, 0) and negative parts max(−s, 0), concatenated.
+    """Return [max(S, 0), max(−S, 0)], (n_samples, 2 · n_atoms).
 
     In tissue an atom occurs about as often with positive as with negative sign. A mean of scores
     linear in s is therefore about 0, and scores of |s| do not distinguish the signs.
@@ -322,7 +324,10 @@ def _positive_and_negative_parts(S: NDArray[Any]) -> NDArray[Any]:
 def _fit_svm(
     features: NDArray[Any], labels: NDArray[np.int64], cost: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return weights and intercepts of a linear SVM on scaled features, with class weights."""
+    """Fit a linear SVM with balanced classes, and return its weights and intercepts.
+
+    The features are scaled to unit variance for the fit; the weights are those of the unscaled.
+    """
     # Not centred: at least half of the features are 0, and the solver skips zeros.
     scaler = StandardScaler(with_mean=False).fit(features.astype(np.float64))
     svm = LinearSVC(C=cost, dual=False, class_weight="balanced", tol=1e-3)

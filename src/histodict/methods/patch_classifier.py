@@ -64,12 +64,12 @@ class DistanceContributions:
     def from_distances(
         cls, by_class: list[csr_array], distances: NDArray[np.float64], base: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return contributions with rest = distances − base − Σ by_class; base (n_samples,)."""
+        """Return contributions with `rest` = distances − base (n_samples,) − sums of `by_class`."""
         attributed = np.stack([np.asarray(part.sum(axis=1)).ravel() for part in by_class], axis=1)
         return cls(by_class, distances - base[:, None] - attributed)
 
-    def of_margin(self, index: int) -> csr_array:
-        """Return contributions to the margin of the class at this index: (n_samples, n_codes).
+    def margin_contributions(self, index: int) -> csr_array:
+        """Return contributions to the margin of the class with this index, (n_samples, n_codes).
 
         The margin is the mean distance to the other classes minus the distance to this class.
         """
@@ -80,10 +80,10 @@ class DistanceContributions:
 
 
 def squared_residual_contributions(D: NDArray[Any], Y: NDArray[Any], S: csr_array) -> csr_array:
-    """Return the Shapley values q_j of the atoms D of one class: (n_samples, n_atoms).
+    """Return the Shapley values q_j of the module docstring for the atoms of one class.
 
-    D (n_atoms, n_features) are the atoms, Y (n_samples, n_features) the samples, and S
-    (n_samples, n_atoms) their codes over these atoms.
+    The result and S, the codes over these atoms, are (n_samples, n_atoms). D are the atoms
+    (n_atoms, n_features), and Y the samples (n_samples, n_features).
     """
     atoms, samples = np.asarray(D, np.float64), np.asarray(Y, np.float64)
     codes = csr_array(S, dtype=np.float64)
@@ -91,16 +91,16 @@ def squared_residual_contributions(D: NDArray[Any], Y: NDArray[Any], S: csr_arra
     return csr_array(codes.multiply(slopes))
 
 
-def scaled_rows(parts: csr_array, scale: NDArray[np.float64]) -> csr_array:
-    """Return the matrix with row i multiplied by scale[i]."""
-    return csr_array(parts.multiply(scale[:, None]))
+def scale_rows(matrix: csr_array, factors: NDArray[np.float64]) -> csr_array:
+    """Return the matrix with row i multiplied by factors[i]."""
+    return csr_array(matrix.multiply(factors[:, None]))
 
 
-def pad_columns(parts: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
-    """Return a matrix of n_columns with these columns at the indices `columns`, else zero."""
-    narrow = csr_array(parts)
-    wide = narrow.data, columns[narrow.indices], narrow.indptr
-    return csr_array(wide, shape=(narrow.shape[0], n_columns))
+def pad_columns(matrix: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
+    """Return n_columns columns: those of `matrix` at the indices `columns`, and zeros elsewhere."""
+    narrow = csr_array(matrix)
+    arrays = narrow.data, columns[narrow.indices], narrow.indptr
+    return csr_array(arrays, shape=(narrow.shape[0], n_columns))
 
 
 class PatchClassifier(ClassifierMixin, BaseEstimator):
@@ -113,10 +113,10 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     fitted_arrays : mapping of str to ArraySpec
         Names and schemas of the fitted arrays. With the parameters, `classes_` and
         `n_features_in_` they are the complete fitted state, and are stored in a model file.
-    code_length : str
-        Length of a code, as a dimension of the array schema.
+    code_dimension : str
+        Length of a code as a dimension of `ArraySpec`, such as "classes*atoms".
     has_class_atoms : bool
-        Whether the method learns atoms that belong to classes.
+        Whether every atom belongs to a class.
     disabled_atoms_ : tuple of int
         Indices of disabled atoms. Predictions are made without them, and their codes are 0.
     classes_ : ndarray of shape (n_classes,)
@@ -126,7 +126,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     """
 
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]]
-    code_length: str
+    code_dimension: str
     has_class_atoms: ClassVar[bool] = False
     disabled_atoms_: tuple[int, ...] = ()
     n_jobs: int | None
@@ -180,7 +180,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the distances from each class to the atoms.
+        """Attribute the distance to each class to the atoms.
 
         Methods that cannot attribute distances to atoms return them as `rest`, up to a constant
         per sample.
@@ -198,17 +198,17 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         -------
         DistanceContributions
         """
-        none = csr_array(codes.shape, dtype=np.float64)
+        no_contributions = csr_array(codes.shape, dtype=np.float64)
         return DistanceContributions.from_distances(
-            [none] * distances.shape[1], distances, distances.mean(axis=1)
+            [no_contributions] * distances.shape[1], distances, distances.mean(axis=1)
         )
 
-    def disable_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, atoms: Sequence[int]) -> Self:
         """Return a copy in which these atoms, and no others, are disabled.
 
         Parameters
         ----------
-        off : sequence of int
+        atoms : sequence of int
             Indices of the atoms to disable; empty to enable all.
 
         Returns
@@ -221,7 +221,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
             If an atom does not exist, a class would have no active atom, or the method has no
             atoms that can be disabled.
         """
-        if not off:
+        if not atoms:
             changed = copy(self)
             changed.disabled_atoms_ = ()
             return changed
@@ -233,7 +233,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms and their class indices; available if `has_class_atoms`.
+        """Return the atoms and their class indices; implemented if `has_class_atoms`.
 
         Returns
         -------
@@ -298,7 +298,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
 
 _CODE_TOLERANCE = 1e-4  # relative duality gap of the codes
 
-# Maps a block of samples to codes, residuals and the number of samples that missed the tolerance.
+# Function of a block: codes, class residuals, and number of samples that did not converge.
 BlockEncoder = Callable[[NDArray[Any]], tuple[csr_array, NDArray[np.float64], int]]
 
 
@@ -307,7 +307,8 @@ class ResidualClassifier(PatchClassifier):
 
     Subclasses have the parameters `penalty`, `n_jobs` and `backend`, and fit `classes_` and
     `dictionaries_`. A subclass with different numbers of atoms per class overrides `labelled_atoms`
-    instead of fitting `dictionaries_`; one whose codes are not l1 codes overrides `_open_coder`.
+    instead of fitting `dictionaries_`. A subclass whose codes are not l1 codes overrides
+    `_make_block_encoder`.
 
     Attributes
     ----------
@@ -318,7 +319,7 @@ class ResidualClassifier(PatchClassifier):
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         "dictionaries_": ArraySpec("classes, atoms, features", UNIT_VECTORS)
     }
-    code_length = "classes*atoms"
+    code_dimension = "classes*atoms"
     has_class_atoms: ClassVar[bool] = True
     penalty: float
     backend: str
@@ -359,8 +360,8 @@ class ResidualClassifier(PatchClassifier):
         residuals : ndarray of shape (n_samples, n_classes)
             Residual r_i of each class.
         """
-        codes, residuals, missed = zip(*self._encode_blocks(X, lambda code: code), strict=True)
-        warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
+        codes, residuals, n_missed = zip(*self._map_blocks(X, lambda code: code), strict=True)
+        warn_not_converged(sum(n_missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return self._expand_codes(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -375,8 +376,8 @@ class ResidualClassifier(PatchClassifier):
         -------
         ndarray of shape (n_samples, n_classes)
         """
-        residuals, missed = zip(*self._encode_blocks(X, _residuals_only), strict=True)
-        warn_not_converged(sum(missed), sum(map(len, residuals)), _CODE_TOLERANCE)
+        residuals, n_missed = zip(*self._map_blocks(X, _make_residual_function), strict=True)
+        warn_not_converged(sum(n_missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return np.concatenate(residuals)
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -392,8 +393,6 @@ class ResidualClassifier(PatchClassifier):
         ndarray of shape (n_samples, n_classes)
         """
         return self.class_residuals(X)
-
-    # --- Contributions and disabled atoms --------------------------------------------------------
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
@@ -422,15 +421,15 @@ class ResidualClassifier(PatchClassifier):
             in_class = np.flatnonzero(atom_classes == class_index)
             squares = squared_residual_contributions(D[in_class], samples, codes[:, in_class])
             scale = 1 / np.maximum(distances[:, class_index] + norms, np.finfo(np.float64).tiny)
-            by_class.append(pad_columns(scaled_rows(squares, scale), in_class, len(D)))
+            by_class.append(pad_columns(scale_rows(squares, scale), in_class, len(D)))
         return DistanceContributions.from_distances(by_class, distances, norms)
 
-    def disable_atoms(self, off: Sequence[int]) -> Self:
+    def disable_atoms(self, atoms: Sequence[int]) -> Self:
         """Return a copy in which these atoms, and no others, are disabled.
 
         Parameters
         ----------
-        off : sequence of int
+        atoms : sequence of int
             Indices of the atoms to disable; empty to enable all.
 
         Returns
@@ -438,7 +437,7 @@ class ResidualClassifier(PatchClassifier):
         Self
         """
         D, atom_classes = self.labelled_atoms()
-        chosen = sorted(set(map(int, off)))
+        chosen = sorted(set(map(int, atoms)))
         if chosen and (len(D) != self.n_codes_ or not 0 <= chosen[0] <= chosen[-1] < len(D)):
             raise ValueError(f"unknown atoms: {chosen}")
         remaining = np.delete(atom_classes, chosen)
@@ -463,66 +462,66 @@ class ResidualClassifier(PatchClassifier):
         """Return codes over all atoms from codes over the active atoms."""
         return pad_columns(S, self._active_rows, self.n_codes_) if self.disabled_atoms_ else S
 
-    def _encode_blocks(
+    def _map_blocks(
         self, X: ArrayLike, choose: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
-        """Yield the results of a function of blocks of X; `choose` gets it from the encoder."""
+        """Yield the result of `choose(encoder)(block)` for each block of X."""
         check_is_fitted(self)
         module = load_backend(self.backend)
         D, code = self._get_encoder()
-        work = choose(code)
+        process_block = choose(code)
         # The device checks for NaN itself, which saves one pass over the samples on the host.
         finds_nan = module.FINDS_NAN and isinstance(code, LassoEncoder)
         options = {"dtype": [np.float64, np.float32], "reset": False}
         samples = validate_data(self, X, ensure_all_finite=not finds_nan, **options)
 
-        def work_on(rows: slice) -> Any:
-            return work(np.ascontiguousarray(samples[rows], dtype=D.dtype))
+        def process_rows(rows: slice) -> Any:
+            return process_block(np.ascontiguousarray(samples[rows], dtype=D.dtype))
 
         try:
             blocks = row_blocks(len(samples), module.BLOCK_ROWS)
-            yield from map_blocks(work_on, blocks, module.count_threads(self.n_jobs))
+            yield from map_blocks(process_rows, blocks, module.count_threads(self.n_jobs))
         except NotFiniteError:
             validate_data(self, samples, **options)  # raises a more specific error
             raise
 
     def _get_encoder(self) -> tuple[NDArray[Any], BlockEncoder]:
-        """Return the active atoms and their encoder, from the cache if neither has changed."""
+        """Return the active atoms and their encoder; cached while the fitted state is the same."""
         fitted = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
         settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.disabled_atoms_}
         D, atom_classes = self._active_atoms()
         others = [array for array in fitted if not np.may_share_memory(array, D)]
-        source = [D, atom_classes, *others]
-        opened = _ENCODER_CACHE.get(fitted)
-        if opened is None or not opened.is_valid_for(settings, source):
-            source = [array.copy() for array in source]
+        arrays = [D, atom_classes, *others]
+        cached = _ENCODER_CACHE.get(fitted)
+        if cached is None or not cached.is_valid_for(settings, arrays):
+            arrays = [array.copy() for array in arrays]
             with single_blas_thread():
-                code = self._open_coder(*source[:2])
-            opened = _CachedEncoder(settings, source, code)
-            _ENCODER_CACHE.put(fitted, opened)
-        return opened.source[0], opened.code
+                code = self._make_block_encoder(*arrays[:2])
+            cached = _CachedEncoder(settings, arrays, code)
+            _ENCODER_CACHE.put(fitted, cached)
+        return cached.arrays[0], cached.code
 
     @property
     def n_codes_(self) -> int:
         """Number of atoms of all classes."""
         return len(self.labelled_atoms()[0])
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
-        """Return a function that encodes a block, by l1 codes; it must not reference `self`."""
+    def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
+        """Return the function that encodes a block of samples; it must not reference `self`."""
         penalty = check_number("penalty", self.penalty, above=True)
         return LassoEncoder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
 
 @dataclass(frozen=True)
 class _CachedEncoder:
-    """Cached encoder of an estimator, with copies of the settings and arrays it depends on."""
+    """Encoder of an estimator, with copies of the settings and arrays on which it depends."""
 
     settings: dict[str, Any]
-    source: list[NDArray[Any]]
+    arrays: list[NDArray[Any]]
     code: BlockEncoder
 
-    def is_valid_for(self, settings: dict[str, Any], source: list[NDArray[Any]]) -> bool:
-        return settings == self.settings and all(map(np.array_equal, source, self.source))
+    def is_valid_for(self, settings: dict[str, Any], arrays: list[NDArray[Any]]) -> bool:
+        return settings == self.settings and all(map(np.array_equal, arrays, self.arrays))
 
 
 class _EncoderCache:
@@ -543,9 +542,9 @@ class _EncoderCache:
         entry = self._cached.get(tuple(map(id, fitted)))
         return entry[0] if entry else None
 
-    def put(self, fitted: list[NDArray[Any]], opened: _CachedEncoder) -> None:
+    def put(self, fitted: list[NDArray[Any]], cached: _CachedEncoder) -> None:
         key, cache = tuple(map(id, fitted)), self._cached
-        self._cached[key] = opened, [ref(array, lambda _: cache.pop(key, None)) for array in fitted]
+        self._cached[key] = cached, [ref(array, lambda _: cache.pop(key, None)) for array in fitted]
 
 
 _ENCODER_CACHE = _EncoderCache()
@@ -571,7 +570,7 @@ class LassoEncoder:
         self._D, self._atom_classes, self._n_classes = D, atom_classes, n_classes
 
     def __call__(self, Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
-        """Return codes, class residuals and the number of samples that did not converge."""
+        """Return codes, class residuals, and the number of samples that did not converge."""
         on_device = self._to_device(Y)
         S, n_unfinished = self._coder.code(on_device)
         residuals = self._module.class_residuals(
@@ -593,8 +592,8 @@ class LassoEncoder:
         return on_device
 
 
-def _residuals_only(
+def _make_residual_function(
     code: BlockEncoder,
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
-    """Return a function of a block that returns its residuals and number not converged."""
+    """Return a function that returns class residuals of a block and how many did not converge."""
     return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]

@@ -1,7 +1,6 @@
 """Registry of the methods, with their input features and default parameters.
 
-A method classifies patch vectors, or one feature vector of the whole image (`features`). If the
-paper of a method defines how patch predictions are aggregated, `aggregation` is that aggregator.
+A method classifies the vectors of patches, or one feature vector of the whole image.
 """
 
 from __future__ import annotations
@@ -22,14 +21,16 @@ class MethodSpec:
 
     Attributes
     ----------
-    import_path : "module:class"
+    import_path : "module:class", relative to this package
     summary : one-line description
-    features : name of the feature vector of a whole image; MEAN_VECTOR for the mean of its patch
-        vectors; None for a method that classifies patches
-    aggregation : aggregator of patch predictions; None for the default
+    features : name of the feature vector of a whole image, a key of `image_features.FEATURES` or
+        MEAN_VECTOR for the mean of its patch vectors; None for a method that classifies patches
+    aggregation : name of the aggregator of patch predictions that the paper of the method defines;
+        None for the default
     default_parameters : parameters of the default preset
     paper_parameters : parameters of the comparison in the paper
-    channels : name of the parameter for the number of colour channels of a vector, if any
+    channels : name of the parameter for the number of colour channels of a vector; None if the
+        method has no such parameter
     """
 
     import_path: str
@@ -76,7 +77,7 @@ class MethodSpec:
         Parameters
         ----------
         parameters : parameters of the method
-        common : parameters of many methods (seed, threads); ignored if the method lacks them
+        common : further parameters, such as the seed; ignored if the method does not have them
         """
         estimator = self.load_class()(**parameters)
         known = estimator.get_params()

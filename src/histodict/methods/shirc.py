@@ -88,8 +88,8 @@ class SHIRC(ExemplarClassifier):
         return len(self.atoms_) * self.n_channels
 
     @property
-    def code_length(self) -> str:  # type: ignore[override]
-        """Length of a code, as a dimension of the array schema."""
+    def code_dimension(self) -> str:  # type: ignore[override]
+        """Length of a code as a dimension of `ArraySpec`, such as "3*atoms"."""
         return f"{self.n_channels}*atoms"
 
     def check_parameters(self) -> None:
@@ -113,8 +113,8 @@ class SHIRC(ExemplarClassifier):
                 "another; set n_channels=1 for other vectors"
             )
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
-        """Return a function that encodes a block of samples, scaled to unit norm."""
+    def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
+        """Return the function that encodes a block of samples, scaled to unit norm."""
         self.check_parameters()
         self.check_features(D.shape[1])
         module = load_backend(self.backend)
@@ -124,7 +124,7 @@ class SHIRC(ExemplarClassifier):
         coder = module.JointCoder(D_c, self.n_nonzero, tol=0.0, order_recursive=False)
         n_channels, n_classes = self.n_channels, len(self.classes_)
 
-        def code(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
+        def encode(Y: NDArray[Any]) -> tuple[csr_array, NDArray[np.float64], int]:
             Y_c = _split_channels(normalize(Y), n_channels)
             S, _ = coder.code(Y_c)
             squares = sum(
@@ -133,12 +133,12 @@ class SHIRC(ExemplarClassifier):
             )
             return _merge_channels(S), np.sqrt(squares), 0
 
-        return code
+        return encode
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return the distances as `rest`; this method does not attribute them to atoms.
+        """Return all distances in `rest`, as SHIRC does not attribute them to atoms.
 
         Parameters
         ----------
@@ -155,31 +155,31 @@ class SHIRC(ExemplarClassifier):
         """
         return PatchClassifier.distance_contributions(self, X, codes, distances)
 
-    def disable_atoms(self, off: Sequence[int]) -> Self:
-        """Return an unchanged copy if `off` is empty; raise ValueError otherwise.
+    def disable_atoms(self, atoms: Sequence[int]) -> Self:
+        """Return a copy if `atoms` is empty; raise ValueError otherwise.
 
-        Atoms of this method cannot be disabled.
+        Atoms of SHIRC cannot be disabled.
 
         Parameters
         ----------
-        off : sequence of int
+        atoms : sequence of int
             Indices of the atoms to disable.
 
         Returns
         -------
         Self
         """
-        return PatchClassifier.disable_atoms(self, off)
+        return PatchClassifier.disable_atoms(self, atoms)
 
 
 def _split_channels(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
-    """Reshape (n, n_channels · m) to (n_channels, n, m)."""
+    """Reshape samples (n, n_channels · m) to channels (n_channels, n, m)."""
     planes = rows.reshape(len(rows), n_channels, -1)
     return np.ascontiguousarray(planes.transpose(1, 0, 2))
 
 
 def _merge_channels(S: list[csr_array]) -> csr_array:
-    """Merge the codes S of the channels; channel c of atom j gets column j · n_channels + c."""
+    """Merge the codes of the channels: channel c of atom j becomes column j · n_channels + c."""
     n_channels = len(S)
     n_samples, n_atoms = S[0].shape
     data = np.stack([S_c.data for S_c in S], axis=1).ravel()

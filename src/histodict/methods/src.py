@@ -48,7 +48,7 @@ class ExemplarClassifier(ResidualClassifier):
         "atoms_": ArraySpec("atoms, features", UNIT_VECTORS),
         "atom_classes_": ArraySpec("atoms", CLASS_INDICES),
     }
-    code_length = "atoms"
+    code_dimension = "atoms"
     n_atoms: int | None
     random_state: Any
     atoms_: NDArray[Any]
@@ -89,7 +89,7 @@ class ExemplarClassifier(ResidualClassifier):
         return self
 
     def labelled_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the atoms, class by class, and their classes.
+        """Return the atoms, class by class, and their class indices.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class ExemplarClassifier(ResidualClassifier):
             check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
 
     def _sample_rows(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return n_atoms random rows in ascending order, or all rows if there are fewer."""
+        """Return `n_atoms` random elements of `rows`, sorted, or all if there are not more."""
         if self.n_atoms is None or len(rows) <= self.n_atoms:
             return rows
         return np.sort(rng.choice(rows, self.n_atoms, replace=False))
@@ -163,10 +163,10 @@ class SRC(ExemplarClassifier):
         super().check_parameters()
         check_number("penalty", self.penalty, above=True)
 
-    def _open_coder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
-        """Return a function that encodes a block of samples, scaled to unit norm."""
-        code = super()._open_coder(D, atom_classes)
-        return lambda Y: code(normalize(Y))
+    def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
+        """Return the function that encodes a block of samples, scaled to unit norm."""
+        encode = super()._make_block_encoder(D, atom_classes)
+        return lambda Y: encode(normalize(Y))
 
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]

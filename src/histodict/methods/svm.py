@@ -1,7 +1,7 @@
 """Support vector machines (SVMs) whose fitted state consists of arrays only.
 
-The features are standardised, z = (x − mean)/scale. One machine is fitted for two classes, else one
-per class (one-versus-rest):
+The features are standardised, z = (x − mean)/scale. For two classes one SVM is fitted, for more
+classes one SVM per class (one-versus-rest):
 
     min_{w, b}  ½‖w‖² + C·Σ_i c_i·max(0, 1 − y_i(⟨w, φ(z_i)⟩ + b)),    y_i = ±1,
 
@@ -34,13 +34,8 @@ from ..utils.validation import check_number
 KERNELS = ("linear", "rbf")
 
 
-def machine_arrays(features: str) -> dict[str, ArraySpec]:
-    """Return the array schema of fitted support vector machines; see `KernelSVMState`.
-
-    Parameters
-    ----------
-    features : name of the dimension of the features
-    """
+def svm_array_schema(features: str) -> dict[str, ArraySpec]:
+    """Return the schemas of the fitted arrays of SVMs; `features` names a dimension."""
     return {
         "support_vectors_": ArraySpec(f"vectors, {features}"),
         "dual_coefficients_": ArraySpec("scores, vectors"),
@@ -49,19 +44,19 @@ def machine_arrays(features: str) -> dict[str, ArraySpec]:
     }
 
 
-_MACHINE_ARRAYS = tuple(machine_arrays(""))
+_SVM_ARRAYS = tuple(svm_array_schema(""))
 
 
 @dataclass(frozen=True)
 class KernelSVMState:
-    """Fitted support vector machines with common support vectors.
+    """Fitted state of one or several SVMs, which share an array of support vectors.
 
     Attributes
     ----------
     support_vectors : (n_vectors, n_features)
-    dual_coefficients : (n_machines, n_vectors), 0 for vectors that a machine does not use
-    intercepts : (n_machines,)
-    gamma : (1,), not used by the linear kernel
+    dual_coefficients : (n_machines, n_vectors), α_j of each SVM; 0 for vectors that it does not use
+    intercepts : (n_machines,), b of each SVM
+    gamma : (1,), γ of the rbf kernel
     """
 
     support_vectors: NDArray[np.float64]
@@ -80,43 +75,48 @@ class KernelSVMState:
         gamma: float | str,
         callback: Callback,
     ) -> KernelSVMState:
-        """Fit one machine for two classes, else one per class, and return the fitted state.
+        """Fit one SVM for two classes, or one SVM per class for more, and return their state.
 
         Parameters
         ----------
         Z : (n_samples, n_features), standardised samples
         labels : (n_samples,), class indices
         kernel, C, gamma : as in `StandardizedSVM`
-        callback : called with a `Progress` of the stage "train" after every machine
+        callback : called with a `Progress` of the stage "train" after every SVM
         """
         n_classes = int(labels.max()) + 1
-        positives = [1] if n_classes == 2 else list(range(n_classes))
-        width = _compute_gamma(gamma, Z)
-        alphas = np.zeros((len(positives), len(Z)))
-        intercepts = np.zeros(len(positives))
-        callback(Progress("train", 0, len(positives)))
-        for i, positive in enumerate(positives):
-            machine = SVC(kernel=kernel, C=C, gamma=width, class_weight="balanced")
-            machine.fit(Z, labels == positive)
-            alphas[i, machine.support_] = machine.dual_coef_[0]
-            intercepts[i] = machine.intercept_[0]
-            callback(Progress("train", i + 1, len(positives)))
-        used = np.flatnonzero(alphas.any(axis=0))
-        return cls(Z[used], np.ascontiguousarray(alphas[:, used]), intercepts, np.array([width]))
+        positive_classes = [1] if n_classes == 2 else list(range(n_classes))
+        gamma_value = _compute_gamma(gamma, Z)
+        alphas = np.zeros((len(positive_classes), len(Z)))
+        intercepts = np.zeros(len(positive_classes))
+        callback(Progress("train", 0, len(positive_classes)))
+        for i, positive in enumerate(positive_classes):
+            svm = SVC(kernel=kernel, C=C, gamma=gamma_value, class_weight="balanced")
+            svm.fit(Z, labels == positive)
+            alphas[i, svm.support_] = svm.dual_coef_[0]
+            intercepts[i] = svm.intercept_[0]
+            callback(Progress("train", i + 1, len(positive_classes)))
+        used_rows = np.flatnonzero(alphas.any(axis=0))
+        return cls(
+            Z[used_rows],
+            np.ascontiguousarray(alphas[:, used_rows]),
+            intercepts,
+            np.array([gamma_value]),
+        )
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> KernelSVMState:
-        """Return the state stored in the attributes of an estimator."""
-        return cls(*(getattr(estimator, name) for name in _MACHINE_ARRAYS))
+        """Return the state that `assign_to` stored in the attributes of an estimator."""
+        return cls(*(getattr(estimator, name) for name in _SVM_ARRAYS))
 
     def assign_to(self, estimator: Any) -> None:
-        """Store the state in the attributes of an estimator."""
+        """Store the arrays in the attributes `support_vectors_` … `gamma_` of an estimator."""
         arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
-        for name, array in zip(_MACHINE_ARRAYS, arrays, strict=True):
+        for name, array in zip(_SVM_ARRAYS, arrays, strict=True):
             setattr(estimator, name, array)
 
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
-        """Return the scores (n_samples,) of one machine or (n_samples, n_machines) of several."""
+        """Return the scores of standardised samples: (n_samples,) or (n_samples, n_machines)."""
         V = self.support_vectors
         with single_blas_thread():
             K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
@@ -130,7 +130,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     kernel : {"linear", "rbf"}, default="rbf"
-        Kernel of the machines.
+        Kernel of the SVMs.
     C : float, default=1.0
         Weight of margin violations.
     gamma : float or "scale", default="scale"
@@ -153,7 +153,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
     fitted_arrays: ClassVar[Mapping[str, ArraySpec]] = {
         "mean_": ArraySpec("features"),
         "scale_": ArraySpec("features", "positive numbers"),
-        **machine_arrays("features"),
+        **svm_array_schema("features"),
     }
     classes_: NDArray[Any]
     n_features_in_: int
@@ -167,7 +167,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is invalid."""
-        check_machine_parameters(self.kernel, self.C, self.gamma)
+        check_svm_parameters(self.kernel, self.C, self.gamma)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback
@@ -181,7 +181,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         y : array-like of shape (n_samples,)
             Class labels.
         callback : callable, optional
-            Called with a `Progress` of the stage "train" after every machine.
+            Called with a `Progress` of the stage "train" after every SVM.
 
         Returns
         -------
@@ -189,7 +189,7 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, labels = labelled_samples(self, X, y)
+        samples, labels = validate_and_set_classes(self, X, y)
         scaler = StandardScaler().fit(samples)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_
         KernelSVMState.fit(
@@ -227,10 +227,10 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         return (samples - self.mean_) / self.scale_
 
 
-def labelled_samples(
+def validate_and_set_classes(
     estimator: Any, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Validate X and y, set `classes_` of the estimator, and return X and the class indices."""
+    """Validate X and y, set `estimator.classes_`, and return X as float64 and class indices."""
     samples, targets = validate_data(estimator, X, y, dtype=np.float64)
     check_classification_targets(targets)
     classes, labels = np.unique(targets, return_inverse=True)
@@ -244,12 +244,12 @@ def labelled_samples(
 
 
 def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the class with the highest score; a single score > 0 gives the second class."""
+    """Return the class with the highest score, or the second class for one score above 0."""
     indices = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
     return classes[indices]
 
 
-def check_machine_parameters(kernel: str, C: float, gamma: float | str) -> None:
+def check_svm_parameters(kernel: str, C: float, gamma: float | str) -> None:
     """Raise ValueError if a parameter of the support vector machines is invalid."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, not {kernel!r}")

@@ -34,9 +34,9 @@ from ..utils.validation import check_number
 from .svm import (
     KernelSVMState,
     argmax_class,
-    check_machine_parameters,
-    labelled_samples,
-    machine_arrays,
+    check_svm_parameters,
+    svm_array_schema,
+    validate_and_set_classes,
 )
 
 DECISIONS = ("svm", "neighbours")
@@ -45,7 +45,7 @@ _SIMILARITY_EXPONENT = -5
 # constant within the few samples of each class must not get an infinite score.
 _MIN_WITHIN_VARIANCE = 1e-3
 _DECISION_ARRAYS = {
-    "svm": machine_arrays("selected"),
+    "svm": svm_array_schema("selected"),
     "neighbours": {
         "samples_": ArraySpec("samples, selected"),
         "labels_": ArraySpec("samples", CLASS_INDICES),
@@ -66,7 +66,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     decision : {"svm", "neighbours"}, default="svm"
         Classifier of the selected features; "neighbours" as in the original.
     kernel : {"linear", "rbf"}, default="rbf"
-        Kernel of the machines, for decision="svm".
+        Kernel of the SVMs, for decision="svm".
     C : float, default=1.0
         Weight of margin violations, for decision="svm".
     gamma : float or "scale", default="scale"
@@ -87,7 +87,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     labels_ : ndarray of shape (n_samples,)
         Class indices of the training samples, for decision="neighbours".
     support_vectors_, dual_coefficients_, intercepts_, gamma_ : ndarray
-        Machines, for decision="svm"; see `KernelSVMState`.
+        SVMs, for decision="svm"; see `KernelSVMState`.
     n_features_in_ : int
         Number of features seen during fit.
     """
@@ -112,7 +112,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     @property
     def fitted_arrays(self) -> dict[str, ArraySpec]:
-        """Specifications of the fitted arrays, by name."""
+        """Schemas of the fitted arrays, by name."""
         return {
             "selected_": ArraySpec("selected", "distinct feature indices"),
             "weights_": ArraySpec("selected"),
@@ -131,7 +131,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         y : array-like of shape (n_samples,)
             Class labels.
         callback : callable, optional
-            Called with a `Progress` of the stage "train" after every machine.
+            Called with a `Progress` of the stage "train" after every SVM.
 
         Returns
         -------
@@ -139,7 +139,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
             Fitted estimator.
         """
         self.check_parameters()
-        samples, labels = labelled_samples(self, X, y)
+        samples, labels = validate_and_set_classes(self, X, y)
         scores = fisher_scores(StandardScaler().fit_transform(samples), labels)
         n_selected = max(1, round(self.selected_fraction * samples.shape[1]))
         self.selected_ = np.argsort(-scores, kind="stable")[:n_selected]
@@ -224,9 +224,10 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
             raise ValueError(f"selected_fraction must be at most 1, not {self.selected_fraction!r}")
         if self.decision not in DECISIONS:
             raise ValueError(f"decision must be one of {DECISIONS}, not {self.decision!r}")
-        check_machine_parameters(self.kernel, self.C, self.gamma)
+        check_svm_parameters(self.kernel, self.C, self.gamma)
 
     def _scale(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the selected features, scaled to 0 … 1 and weighted, (n_samples, n_selected)."""
         unit = (samples[:, self.selected_] - self.min_) / self.span_
         # A feature with score 0 is constant up to rounding: exclude it.
         weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
@@ -234,16 +235,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
 
 def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the Fisher score w_f of each feature.
+    """Compute the Fisher score w_f of each feature, (n_features,); 0 for constant features.
 
-    Parameters
-    ----------
-    Z : (n_samples, n_features), standardised
-    labels : (n_samples,), class indices
-
-    Returns
-    -------
-    (n_features,), with 0 for constant features
+    Z (n_samples, n_features) are standardised samples with class indices `labels`.
     """
     groups = [Z[labels == i] for i in range(int(labels.max()) + 1)]
     between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
@@ -255,22 +249,18 @@ def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
 def log_similarities(
     weighted: NDArray[np.float64], training: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Compute the log similarity log ρ of each sample to each class.
+    """Compute log ρ_i of each sample and class, (n_samples, n_classes); finite for any sample.
 
     Parameters
     ----------
-    weighted : (n_samples, n_selected), weighted samples
-    training : (n_training, n_selected), weighted training samples
+    weighted : (n_samples, n_selected), samples with features multiplied by their weights w_f
+    training : (n_training, n_selected), training samples, weighted likewise
     labels : (n_training,), class indices of the training samples
-
-    Returns
-    -------
-    (n_samples, n_classes), finite even for a training sample
     """
     distances = np.maximum(cdist(weighted, training, "sqeuclidean"), np.finfo(np.float64).tiny)
-    powers = _SIMILARITY_EXPONENT * np.log(distances)
-    columns = [
-        logsumexp(powers[:, labels == i], axis=1) - np.log(np.sum(labels == i))
+    log_powers = _SIMILARITY_EXPONENT * np.log(distances)
+    by_class = [
+        logsumexp(log_powers[:, labels == i], axis=1) - np.log(np.sum(labels == i))
         for i in range(int(labels.max()) + 1)
     ]
-    return np.column_stack(columns)
+    return np.column_stack(by_class)

@@ -400,7 +400,7 @@ class WholeImagePipeline(ImagePipeline):
         reduction: list[Any] = [recipe.stain, recipe.downsample]
         if recipe.mpp is not None:
             reduction = [recipe.stain, recipe.mpp, sorted({str(mpp) for mpp in images.values()})]
-        if FEATURES[features].of_parts:  # slides are represented by squares
+        if FEATURES[features].is_tile_mean:  # slides are represented by squares
             reduction += [recipe.min_tissue_fraction, _N_SQUARES, _SQUARE_PX]
         return image_features(
             list(images),
@@ -427,7 +427,7 @@ def _whole_image_pixels(
         if width * height <= _MAX_PIXELS * prepared.downsample**2:
             pixels = prepared.content.read(0, 0, width, height, prepared.downsample)
             return prepared.normalize(pixels[None])[0]
-        if not FEATURES[str(get_method(recipe.method).features)].of_parts:
+        if not FEATURES[str(get_method(recipe.method).features)].is_tile_mean:
             raise ImageError(
                 f"{path}: {width} x {height} pixels are too many for a method that uses whole "
                 "images. Use a method that works on patches, or a larger downsample"

@@ -573,7 +573,7 @@ class PatchPipeline(ImagePipeline):
         return {f"rule.{key}": spec for key, spec in AGGREGATORS[name].array_schema(name).items()}
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        sizes: dict[str, int | str] = {"codes": method.code_length}
+        sizes: dict[str, int | str] = {"codes": method.code_dimension}
         recipe = self.recipe
         length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)
         if length is not None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from histodict.image_features.wndcharm.polynomials import (
+    chebyshev_coefficients,
     chebyshev_statistics,
     chebyshev_transform,
-    coefficients,
 )
 from tests.image_features.planes import texture
 
@@ -17,7 +17,7 @@ def polynomial(n, x):
 
 def test_coefficients_equal_explicit_sums(rng):
     plane = rng.standard_normal((5, 8))
-    ours = coefficients(plane, 4)
+    ours = chebyshev_coefficients(plane, 4)
     x, y = (2 * np.arange(1, side + 1) / side - 1 for side in (8, 5))
     for n in range(4):
         for m in range(4):
@@ -27,12 +27,14 @@ def test_coefficients_equal_explicit_sums(rng):
 
 
 def test_flat_image_has_its_mean_in_the_first_coefficient():
-    assert coefficients(np.full((30, 40), 7.0), 20)[0, 0] == pytest.approx(7 / 4)
+    assert chebyshev_coefficients(np.full((30, 40), 7.0), 20)[0, 0] == pytest.approx(7 / 4)
 
 
 def test_transposed_image_has_the_transposed_transform(rng):
     plane = texture(rng, (30, 40)).astype(np.float64)
-    np.testing.assert_allclose(coefficients(plane.T, 9), coefficients(plane, 9).T, atol=1e-12)
+    np.testing.assert_allclose(
+        chebyshev_coefficients(plane.T, 9), chebyshev_coefficients(plane, 9).T, atol=1e-12
+    )
 
 
 def test_transform_is_a_square_of_the_shorter_side(rng):

@@ -7,9 +7,9 @@ import pytest
 
 from histodict.image_features.wndcharm.polynomials import (
     chebyshev_fourier_statistics,
-    lengths,
-    radial,
-    reduced,
+    fourier_moduli,
+    limit_size,
+    radial_coefficient,
     zernike_moments,
 )
 from tests.image_features.planes import TURNS, texture
@@ -23,7 +23,9 @@ def naive_moment(plane, n, m):
     y = (rows - (rows * plane).sum() / total) / min(height, width)
     x = (columns - (columns * plane).sum() / total) / min(height, width)
     r, angle = np.hypot(x, y), np.arctan2(y, x)
-    polynomial = sum(radial(n, m, k) * r ** (n - 2 * k) for k in range((n - m) // 2 + 1))
+    polynomial = sum(
+        radial_coefficient(n, m, k) * r ** (n - 2 * k) for k in range((n - m) // 2 + 1)
+    )
     term = plane * polynomial * np.exp(-1j * (m + 1) * angle) * (r <= 1)
     return (n + 1) / np.pi * abs(term.sum()) / total
 
@@ -37,7 +39,9 @@ def test_moments_are_sums_over_the_disc(rng, n, m):
 def test_radial_polynomials_are_1_at_the_border():
     for n in range(16):
         for m in range(n % 2, n + 1, 2):
-            assert sum(radial(n, m, k) for k in range((n - m) // 2 + 1)) == pytest.approx(1)
+            assert sum(
+                radial_coefficient(n, m, k) for k in range((n - m) // 2 + 1)
+            ) == pytest.approx(1)
 
 
 def test_black_image_has_72_zero_moments():
@@ -67,7 +71,7 @@ def test_magnitudes_are_sums_over_the_ellipse(rng):
     plane = rng.random((24, 30))
     y, x = np.meshgrid(np.linspace(-1, 1, 24), np.linspace(-1, 1, 30), indexing="ij")
     r, angle = np.hypot(x, y), np.arctan2(y, x)
-    ours = lengths(plane)
+    ours = fourier_moduli(plane)
     assert ours.shape == (23, 23)
     for n, m in [(0, 0), (0, 4), (5, 0), (7, -3), (22, 11)]:
         wave = np.exp(1j * m * angle) * np.cos(n * np.arccos(np.clip(2 * r - 1, -1, 1)))
@@ -83,8 +87,8 @@ def test_statistics_count_all_magnitudes(rng):
 
 def test_large_planes_are_reduced_to_means():
     plane = np.arange(400 * 300, dtype=np.float64).reshape(400, 300)
-    small = reduced(np.kron(plane, np.ones((3, 3))))
+    small = limit_size(np.kron(plane, np.ones((3, 3))))
     assert small.shape == (300, 225)
     assert small.mean() == pytest.approx(plane.mean())
-    assert reduced(plane[:300]) is not None
-    np.testing.assert_array_equal(reduced(plane[:300]), plane[:300])
+    assert limit_size(plane[:300]) is not None
+    np.testing.assert_array_equal(limit_size(plane[:300]), plane[:300])

@@ -7,7 +7,7 @@ import pytest
 from skimage.filters import threshold_otsu
 from skimage.measure import euler_number as known_euler_number
 
-from histodict.image_features.wndcharm.histograms import otsu
+from histodict.image_features.wndcharm.histograms import otsu_threshold
 from histodict.image_features.wndcharm.textures import (
     bright_objects,
     dark_objects,
@@ -30,8 +30,8 @@ def squares():
 
 def test_threshold_equals_scikit_image(rng):
     plane = texture(rng).astype(np.float64)
-    assert otsu(plane) == pytest.approx(threshold_otsu(plane, nbins=1024), abs=255 / 1024)
-    assert otsu(np.full((4, 4), 3.0)) == 3
+    assert otsu_threshold(plane) == pytest.approx(threshold_otsu(plane, nbins=1024), abs=255 / 1024)
+    assert otsu_threshold(np.full((4, 4), 3.0)) == 3
 
 
 def test_objects_by_hand():

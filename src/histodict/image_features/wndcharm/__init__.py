@@ -1,8 +1,10 @@
-"""WND-CHARM features: families of general image features, on an image and its transforms.
+"""WND-CHARM features: families of general image features of an image and its transforms.
 
-| families | planes |
+A plane is an image with one number per pixel: grey levels, colours, or a transform of these.
+
+| families | number of planes |
 |---|---|
-| edges, bright objects, dark objects, Gabor | grey levels |
+| edges, bright objects, dark objects, Gabor | 1: grey levels |
 | Chebyshev, Chebyshev–Fourier, Zernike | 8 of grey, 4 of colour |
 | comb, Haralick, histograms, Tamura, Radon, fractal, intensity, Gini | 12 of grey, 4 of colour |
 
@@ -68,7 +70,7 @@ _MIN_SIDE = 64
 
 
 def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return the 4059 features of an image (height, width, 3), all finite, and their names.
+    """Return the 4059 features of an image (height, width, 3) uint8, and their names.
 
     Images with a side below 64 pixels are extended to 64 pixels by reflection.
     """
@@ -81,17 +83,17 @@ def wndcharm_features(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
 
 
 def plane_features(planes: dict[str, Plane]) -> Entries:
-    """Return the features of all families of the named planes."""
+    """Return the features of the named planes, as entries "FAMILY FEATURE of PLANE"."""
     return {
         f"{family} {key} of {name}": value
         for name, plane in planes.items()
-        for family, features in families_of(name).items()
+        for family, features in feature_families(name).items()
         for key, value in features(plane).items()
     }
 
 
 def _colour_planes(pixels: Pixels) -> dict[str, Plane]:
-    """Return the planes of colours, of hue and of the hue's transforms."""
+    """Return the planes of colours, hue, and the transforms of hue, by name."""
     hue, saturation, value = hue_saturation_value(pixels)
     shifted = hue_plane(hue, saturation)
     return {
@@ -116,19 +118,20 @@ def fourier(plane: Plane) -> Plane:
 def wavelet(plane: Plane) -> Plane:
     """Return the first level of the zero-padded wavelet transform (symlet of order 5).
 
-    The four parts form one plane. The upper row has the diagonal and horizontal details, the lower
-    row the vertical details and the approximation.
+    The four parts form one plane: diagonal and horizontal details at the top, vertical details and
+    the approximation at the bottom.
     """
     import pywt
 
-    coarse, (down, across, both) = pywt.dwt2(plane, "sym5", mode="zero")
-    return np.block([[both, across], [down, coarse]])
+    approximation, (down, across, diagonal) = pywt.dwt2(plane, "sym5", mode="zero")
+    return np.block([[diagonal, across], [down, approximation]])
 
 
 def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plane:
-    """Return the hue from 0 to 255; 0 for grey pixels.
+    """Return the hue as a plane from 0 to 255, with 0 for grey pixels.
 
-    Hues are shifted so that the discontinuity is at green, which stains do not have.
+    `hue` and `saturation` are between 0 and 1. Hues are shifted so that the discontinuity is at
+    green, which stains do not have.
     """
     shifted = (hue + np.float32(2 / 3)) % 1
     hues = np.where(saturation > 0, shifted * np.float32(255), np.float32(0))
@@ -138,9 +141,9 @@ def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plan
 def colour_plane(
     hue: NDArray[np.float32], saturation: NDArray[np.float32], value: NDArray[np.float32]
 ) -> Plane:
-    """Return the index of each pixel's colour among 20.
+    """Return the index, from 0 to 19, of the colour of each pixel; the planes are from 0 to 1.
 
-    These are 4 greys from dark to bright, followed by a dark and a bright colour of each of 8 hues.
+    The colours are 4 greys from dark to bright, and a dark and a bright colour of each of 8 hues.
     """
     grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
     family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)
@@ -149,7 +152,7 @@ def colour_plane(
 
 
 def colour_fractions(colours: Plane) -> NDArray[np.float64]:
-    """Return the fraction of pixels of each of the 20 colours."""
+    """Return the fraction of pixels of each of the 20 colours of `colour_plane`."""
     return np.bincount(colours.astype(np.intp).ravel(), minlength=N_COLOURS) / colours.size
 
 
@@ -185,28 +188,28 @@ _TEXTURES_ONLY = {
 }
 
 
-def families_of(name: str) -> Families:
-    """Return the feature families that are computed from the plane with this name."""
+def feature_families(name: str) -> Families:
+    """Return the feature families, by name, of the plane with this name."""
     if name == "grey":
         return HIGH_CONTRAST | POLYNOMIALS | TEXTURES
     return TEXTURES if name in _TEXTURES_ONLY else POLYNOMIALS | TEXTURES
 
 
 def grey_planes(grey: Plane) -> dict[str, Plane]:
-    """Return the grey levels, their transforms, and transforms of transforms."""
-    waves, details = fourier(grey), wavelet(grey)
+    """Return the grey levels, their transforms, and transforms of these, by name of the plane."""
+    spectrum, wavelets = fourier(grey), wavelet(grey)
     polynomials, edges = chebyshev_transform(grey), edge_transform(grey)
     return {
         "grey": grey,
-        "fourier": waves,
-        "wavelet": details,
+        "fourier": spectrum,
+        "wavelet": wavelets,
         "chebyshev": polynomials,
         "edge": edges,
-        "fourier(wavelet)": fourier(details),
+        "fourier(wavelet)": fourier(wavelets),
         "fourier(edge)": fourier(edges),
         "wavelet(edge)": wavelet(edges),
-        "chebyshev(fourier)": chebyshev_transform(waves),
-        "wavelet(fourier)": wavelet(waves),
-        "chebyshev(wavelet)": chebyshev_transform(details),
+        "chebyshev(fourier)": chebyshev_transform(spectrum),
+        "wavelet(fourier)": wavelet(spectrum),
+        "chebyshev(wavelet)": chebyshev_transform(wavelets),
         "fourier(chebyshev)": fourier(polynomials),
     }

@@ -1,7 +1,8 @@
 """Histograms, moments and statistics of intensities.
 
-Every family is a function of a plane that returns `Entries`, its numbers by name, in the order of
-the original program. A `Plane` has double precision, as a Fourier plane spans ten powers of ten.
+A feature family is a function of a plane that returns `Entries`: numbers by name, in the order of
+the original program. A `Plane` (height, width) has double precision, as the values of a Fourier
+transform span ten orders of magnitude.
 
 Comb moments are mean, standard deviation, skewness and kurtosis along parallel lines in four
 directions, each as a histogram over the lines with three bins. Lines are a tenth of the image's
@@ -21,14 +22,14 @@ Plane = NDArray[np.float64]
 
 
 def named_entries(name: str, values: NDArray[Any]) -> Entries:
-    """Return entries "name 1", "name 2", and so on."""
+    """Return the values as entries "NAME 1", "NAME 2", and so on."""
     return {f"{name} {i}": float(value) for i, value in enumerate(values, 1)}
 
 
 def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
-    """Return the number of values in n_bins equal bins from the minimum to the maximum.
+    """Return the number of values in each of n_bins equal bins from the minimum to the maximum.
 
-    Equal values are all in the first bin; without values, all bins are 0.
+    If all values are equal, they are in the first bin; without values, all bins are 0.
     """
     if values.size == 0:
         return np.zeros(n_bins)
@@ -41,8 +42,9 @@ def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
     """Return mean, standard deviation, skewness and kurtosis.
 
-    The deviation is that of a sample (n − 1); skewness and kurtosis are moments over powers of the
-    variance over n. They are 0 for equal values, and up to 2, 3 and 4 values, respectively.
+    The standard deviation is computed with n − 1; skewness and kurtosis are central moments divided
+    by powers of the variance, computed with n. The last three are 0 if all values are equal, and
+    for at most 2, 3 and 4 values, respectively.
     """
     n = values.size
     if n == 0:
@@ -65,38 +67,38 @@ _MOMENTS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
 
 def comb_moments(plane: Plane) -> Entries:
-    """Return comb moments: histograms of three bins of four moments in four directions."""
-    offsets = _offsets(len(plane))
-    combs = {
+    """Return comb moments: three-bin histograms of four moments in each of four directions."""
+    offsets = _line_offsets(len(plane))
+    lines_by_direction = {
         "0°": _lines(plane, offsets),
         "90°": _lines(plane.T, offsets),
         "135°": _diagonals(plane, offsets),
         "45°": _diagonals(plane[:, ::-1], offsets),
     }
     entries: Entries = {}
-    for direction, lines in combs.items():
+    for direction, lines in lines_by_direction.items():
         values = np.array([moments(line) for line in lines])
         for moment, column in _MOMENTS.items():
             entries |= named_entries(f"{direction} {moment}", histogram(values[:, column], 3))
     return entries
 
 
-def _offsets(n: int) -> NDArray[np.int64]:
-    """Return 20 integer positions from 1 − n to n, a tenth of n apart; halves round away from 0."""
+def _line_offsets(n: int) -> NDArray[np.int64]:
+    """Return 20 integer offsets from 1 − n on, n/10 apart; halves are rounded away from 0."""
     # Accumulated step by step, as in the original program, as this affects the rounding of halves.
     positions = np.cumsum([1.0 - n] + [n / 10] * (_N_LINES - 1))
     return (np.sign(positions) * np.floor(np.abs(positions) + 0.5)).astype(np.int64)
 
 
 def _lines(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Yield rows at positions relative to the middle row; empty for positions outside."""
+    """Yield the rows at these offsets from the middle row; empty arrays for rows outside."""
     n = len(plane)
     positions = n // 2 - 1 - offsets
     return (plane[position] if 0 <= position < n else plane[:0, 0] for position in positions)
 
 
 def _diagonals(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Yield diagonals from upper left to lower right."""
+    """Yield the diagonals from upper left to lower right at these offsets."""
     return (plane.diagonal(offset) for offset in offsets)
 
 
@@ -115,7 +117,7 @@ def intensity_statistics(plane: Plane) -> Entries:
 
 
 def gini(plane: Plane) -> Entries:
-    """Return the Gini coefficient of the positive values: 0 for equal values, 1 for a single one.
+    """Return the Gini coefficient of the positive values; 0 if they are equal or fewer than two.
 
     It is Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in ascending order, i from 1.
     """
@@ -126,7 +128,7 @@ def gini(plane: Plane) -> Entries:
 
 
 def multiscale_histograms(plane: Plane) -> Entries:
-    """Return histograms of 3, 5, 7 and 9 bins, relative to the largest of all bins."""
+    """Return histograms of 3, 5, 7 and 9 bins, divided by the largest count of all bins."""
     histograms = {n_bins: histogram(plane, n_bins) for n_bins in _HISTOGRAMS}
     largest = max(h.max() for h in histograms.values())
     entries: Entries = {}
@@ -138,16 +140,17 @@ def multiscale_histograms(plane: Plane) -> Entries:
 _N_LEVELS = 1024
 
 
-def otsu(values: NDArray[np.float64]) -> float:
+def otsu_threshold(values: NDArray[np.float64]) -> float:
     """Return Otsu's threshold among 1024 levels between the minimum and the maximum.
 
-    It is the first level that maximises ω_0·ω_1·(μ_1 − μ_0)² of the classes' fractions and means.
+    It is the first level that maximises ω_0·ω_1·(μ_1 − μ_0)², with the fractions ω and the means μ
+    of the values below and above the level.
     """
     fractions = histogram(values, _N_LEVELS) / values.size
-    below, mass = fractions.cumsum(), (fractions * np.arange(_N_LEVELS)).cumsum()
-    is_split = (below > 0) & (below < 1)
+    cumulative, cumulative_sum = fractions.cumsum(), (fractions * np.arange(_N_LEVELS)).cumsum()
+    is_split = (cumulative > 0) & (cumulative < 1)
     variance = np.zeros(_N_LEVELS)
-    difference = mass[-1] * below[is_split] - mass[is_split]
-    variance[is_split] = difference**2 / (below[is_split] * (1 - below[is_split]))
+    difference = cumulative_sum[-1] * cumulative[is_split] - cumulative_sum[is_split]
+    variance[is_split] = difference**2 / (cumulative[is_split] * (1 - cumulative[is_split]))
     level = variance[:-1].argmax()
     return float(level / (_N_LEVELS - 1) * np.ptp(values) + values.min())

@@ -25,9 +25,9 @@ with n from 0 to 22, m from −11 to 11, and the terms of n = 0 and of m = 0 hal
 are invariant to rotation. Images of more than 300 × 300 pixels are reduced until both sides are at
 most 300.
 
-Radon features are histograms of line sums in four directions, with three bins each. A pixel counts
-as four points of a quarter each, which are shared between the two nearest lines. Lines are a pixel
-apart and extend beyond the image's corners, so the outer ones are 0.
+Radon features are histograms of line sums in four directions, with three bins each. A pixel is
+divided into four points, and the value of each point is shared between the two nearest lines. Lines
+are a pixel apart and extend beyond the corners of the image, so the outer ones are 0.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from numpy.typing import NDArray
 
 from .histograms import Entries, Plane, histogram, named_entries
 
-_STATISTICS_ORDERS = 20
+_N_ORDERS = 20
 _N_BINS = 32
 
 
-def coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
-    """Return the Chebyshev coefficients a_nm of orders below n_orders, (n, m)."""
-    down, across = (_basis(side, n_orders) for side in plane.shape)
+def chebyshev_coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
+    """Return a_nm of the Chebyshev transform for n, m < n_orders, (n_orders, n_orders)."""
+    down, across = (_chebyshev_basis(side, n_orders) for side in plane.shape)
     return across @ plane.T @ down.T
 
 
 def chebyshev_transform(plane: Plane) -> Plane:
-    """Return the Chebyshev coefficients as a square plane with the shorter side of the plane."""
-    return coefficients(plane, min(plane.shape))
+    """Return the Chebyshev coefficients; their number of orders is the shorter side of `plane`."""
+    return chebyshev_coefficients(plane, min(plane.shape))
 
 
 def chebyshev_statistics(plane: Plane) -> Entries:
-    """Return the histogram of the Chebyshev coefficients of low order."""
-    low = coefficients(plane, min(_STATISTICS_ORDERS, *plane.shape))
-    return named_entries("bin", histogram(low, _N_BINS))
+    """Return the histogram, of 32 bins, of the Chebyshev coefficients of orders below 20."""
+    low_orders = chebyshev_coefficients(plane, min(_N_ORDERS, *plane.shape))
+    return named_entries("bin", histogram(low_orders, _N_BINS))
 
 
-def _basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
-    """Return the scaled polynomials c_n·T_n at the pixels over n_pixels, (n_orders, n_pixels)."""
+def _chebyshev_basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
+    """Return c_n·T_n(x) / n_pixels at the pixels x of a row, (n_orders, n_pixels)."""
     angles = np.arccos(2 * np.arange(1, n_pixels + 1) / n_pixels - 1)
     basis = np.cos(np.arange(n_orders)[:, None] * angles) / n_pixels
     basis[0] /= 2
@@ -70,43 +70,43 @@ def _basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
 
 
 _MAX_PX = 300
-_MAX_WAVES = 11
+_MAX_ANGULAR_ORDER = 11
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
-    """Return the histogram of the moduli |a_nm| of the Chebyshev–Fourier coefficients."""
-    return named_entries("bin", histogram(lengths(reduced(plane)), _N_BINS))
+    """Return the histogram, of 32 bins, of the moduli |a_nm| of Chebyshev–Fourier coefficients."""
+    return named_entries("bin", histogram(fourier_moduli(limit_size(plane)), _N_BINS))
 
 
-def lengths(plane: Plane) -> NDArray[np.float64]:
+def fourier_moduli(plane: Plane) -> NDArray[np.float64]:
     """Return the moduli |a_nm| of the Chebyshev–Fourier coefficients.
 
-    The rows are the orders n of polynomials, the columns the angular orders m, ascending.
+    Rows are n, the order of the polynomial, and columns m, the angular order, both ascending.
     """
-    inside, turn, polynomials = _ellipse(plane.shape)
-    n_waves = len(polynomials) // 2
-    wave = plane.ravel()[inside].astype(np.complex128)
+    inside, phase_step, polynomials = _ellipse_basis(plane.shape)
+    max_angular_order = len(polynomials) // 2
+    modulated = plane.ravel()[inside].astype(np.complex128)
     columns = []
-    for m in range(n_waves + 1):
+    for m in range(max_angular_order + 1):
         # Real and imaginary parts separately, as the polynomials are real.
-        parts = (polynomials @ wave.real, polynomials @ wave.imag)
+        parts = (polynomials @ modulated.real, polynomials @ modulated.imag)
         columns.append(np.hypot(*parts) / (1 if m else 2))
-        wave *= turn
+        modulated *= phase_step
     # As f is real, the moduli of m and −m are equal.
     return np.column_stack([*columns[:0:-1], *columns])
 
 
-def reduced(plane: Plane) -> Plane:
-    """Return the plane, reduced by area means if it has more than 300 × 300 pixels."""
+def limit_size(plane: Plane) -> Plane:
+    """Return the plane, resized by area means if it has more than 300 × 300 pixels."""
     if plane.size <= _MAX_PX**2:
         return plane
     ratio = min(_MAX_PX / side for side in plane.shape)
-    down, across = (_fractions(side, ratio) for side in plane.shape)
+    down, across = (_area_fractions(side, ratio) for side in plane.shape)
     return down @ plane @ across.T
 
 
-def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
-    """Return the fraction of each new pixel that each old pixel covers, (n_new, n_old)."""
+def _area_fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
+    """Return the fraction of each new pixel that each old pixel covers, (n_new, n_pixels)."""
     width = 1 / ratio
     borders = np.arange(int(ratio * n_pixels) + 1)[:, None] * width
     pixels = np.arange(n_pixels)
@@ -115,23 +115,27 @@ def _fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)  # an image and its transforms have few shapes
-def _ellipse(
+def _ellipse_basis(
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], NDArray[np.float64]]:
-    """Return the pixels inside, and e^(−iφ) and the polynomials (n, pixels) at each of them."""
+    """Return the basis functions on the ellipse r < 1 that fits an image of this (height, width).
+
+    These are the flat indices of its pixels, and e^(−iφ) (n_inside,) and T_n(2r − 1)
+    (n_orders, n_inside; halved for n = 0) at these pixels.
+    """
     y, x = (np.linspace(-1, 1, side) for side in shape)
     r = np.hypot(x, y[:, None])
     inside = np.flatnonzero(r < 1)
     points = (x - 1j * y[:, None]).ravel()[inside]
-    n_waves = min(_MAX_WAVES, (min(shape) - 1) // 2)
+    max_angular_order = min(_MAX_ANGULAR_ORDER, (min(shape) - 1) // 2)
     angles = np.arccos(np.clip(2 * r.ravel()[inside] - 1, -1, 1))
-    polynomials = np.cos(np.arange(2 * n_waves + 1)[:, None] * angles)
+    polynomials = np.cos(np.arange(2 * max_angular_order + 1)[:, None] * angles)
     polynomials[0] = 0.5
     return inside, np.exp(1j * np.angle(points)), polynomials
 
 
 def radon_features(plane: Plane) -> Entries:
-    """Return Radon features: histograms of three bins in four directions."""
+    """Return Radon features: three-bin histograms of line sums in four directions."""
     entries: Entries = {}
     for direction, sums in line_sums(plane).items():
         entries |= named_entries(direction, histogram(sums, 3))
@@ -139,13 +143,13 @@ def radon_features(plane: Plane) -> Entries:
 
 
 def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
-    """Return the sums along parallel lines, for each of four directions.
+    """Return the sums along parallel lines for the directions "0°", "45°", "90°" and "135°".
 
-    Keys are the directions perpendicular to the lines; 0° is to the right.
+    The directions are perpendicular to the lines; 0° is to the right.
     """
     height, width = plane.shape
     half_width, half_height = width - 1 - (width - 1) // 2, height - 1 - (height - 1) // 2
-    reach = int(np.ceil(np.hypot(half_width, half_height))) + 1
+    max_position = int(np.ceil(np.hypot(half_width, half_height))) + 1
     x = np.arange(width) - (width - 1) // 2
     y = np.arange(height)[::-1] - (height - 1) // 2  # rises upwards
     rising, falling = _diagonal_sums(plane[::-1]), _diagonal_sums(plane)
@@ -158,30 +162,34 @@ def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
         "45°": (x[0] + y[-1] + steps, rising, half, np.sqrt(0.5)),
         "90°": (y, plane.sum(axis=1), quarter, 1.0),
     }
-    return {name: _distributed(*line, reach) for name, line in lines.items()}
+    return {name: _distribute_sums(*line, max_position) for name, line in lines.items()}
 
 
-def _distributed(
+def _distribute_sums(
     positions: NDArray[np.int64],
     sums: NDArray[np.float64],
     points: list[tuple[float, int]],
     unit: float,
-    reach: int,
+    max_position: int,
 ) -> NDArray[np.float64]:
-    """Distribute sums at positions, each of several points, over the lines −reach … reach."""
-    distributed = np.zeros(2 * reach + 2)
+    """Distribute sums over lines at −max_position … max_position, and return the line sums.
+
+    `positions` (n,) are those of the sums in units of `unit` pixels; lines are a pixel apart. Each
+    sum is divided into `points`, given as (offset, weight).
+    """
+    distributed = np.zeros(2 * max_position + 2)
     total = sum(weight for _, weight in points)
     for step, weight in points:
-        line_position = (positions + step) * unit + reach
-        below = line_position.astype(np.intp)
-        low = sums * (weight / total) * (1 - (line_position - below))
-        distributed += np.bincount(below, low, len(distributed))
-        distributed += np.bincount(below + 1, sums * (weight / total) - low, len(distributed))
+        line_position = (positions + step) * unit + max_position
+        line = line_position.astype(np.intp)
+        low = sums * (weight / total) * (1 - (line_position - line))
+        distributed += np.bincount(line, low, len(distributed))
+        distributed += np.bincount(line + 1, sums * (weight / total) - low, len(distributed))
     return distributed[:-1]
 
 
 def _diagonal_sums(plane: Plane) -> NDArray[np.float64]:
-    """Return sums over pixels of equal row + column."""
+    """Return the sums over the pixels with the same row + column, (height + width − 1,)."""
     height, width = plane.shape
     # Padded rows that are read as rows one pixel shorter shift by one pixel each.
     padded = np.zeros((height, width + height))
@@ -196,14 +204,14 @@ _ORDERS = [(n, m) for n in range(_DEGREE + 1) for m in range(n % 2, n + 1, 2)]
 
 
 def zernike_moments(plane: Plane) -> Entries:
-    """Return the Zernike moduli |Z_nm| of the 72 orders up to degree 15; 0 for zero planes."""
+    """Return the moduli |Z_nm| of the 72 Zernike moments up to degree 15; 0 for a zero plane."""
     total = plane.sum()
-    values = np.abs(np.tensordot(_polynomials(), _geometric_moments(plane), 2)) / (total or 1.0)
+    values = np.abs(np.tensordot(_zernike_basis(), _geometric_moments(plane), 2)) / (total or 1.0)
     return {f"{n},{m}": float(z) for (n, m), z in zip(_ORDERS, values, strict=True)}
 
 
 def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
-    """Return the moments Σ f/r·x^p·y^q over the disc for p, q ≤ 16."""
+    """Return the moments Σ f/r·x^p·y^q over the disc, (p, q) with p, q ≤ 16."""
     total = plane.sum() or 1.0
     steps = [np.arange(1, side + 1) for side in plane.shape]
     centres = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
@@ -218,8 +226,8 @@ def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
 
 
 @cache
-def _polynomials() -> NDArray[np.complex128]:
-    """Return coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ): (orders, p, q).
+def _zernike_basis() -> NDArray[np.complex128]:
+    """Return the coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ), (orders, p, q).
 
     r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), and R_nm is r^m times a polynomial of r² = x² + y².
     """
@@ -227,7 +235,7 @@ def _polynomials() -> NDArray[np.complex128]:
     for index, (n, m) in enumerate(_ORDERS):
         for k in range((n - m) // 2 + 1):
             power = (n - m) // 2 - k  # of r²
-            factor = (n + 1) / np.pi * radial(n, m, k)
+            factor = (n + 1) / np.pi * radial_coefficient(n, m, k)
             for a in range(m + 2):
                 for b in range(power + 1):
                     q = a + 2 * b
@@ -236,10 +244,10 @@ def _polynomials() -> NDArray[np.complex128]:
     return coefficients
 
 
-def radial(n: int, m: int, k: int) -> float:
-    """Return the coefficient of r^(n − 2k) in R_nm.
+def radial_coefficient(n: int, m: int, k: int) -> float:
+    """Return the coefficient of r^(n − 2k) in the radial polynomial R_nm.
 
     It is (−1)^k (n − k)! / (k! ((n + m)/2 − k)! ((n − m)/2 − k)!).
     """
-    below = factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k)
-    return (-1) ** k * factorial(n - k) / below
+    denominator = factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k)
+    return (-1) ** k * factorial(n - k) / denominator

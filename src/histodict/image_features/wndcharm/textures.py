@@ -1,14 +1,14 @@
 """Texture features: Tamura, fractal, Gabor, edge, Haralick and object statistics.
 
-Tamura's textures are coarseness, contrast and directionality as in the original program. Its
+Tamura's textures are coarseness, contrast and directionality as in the original program, whose
 coarseness differs from Tamura's: window sums take the wrong corners of the summed-area table, so
-that one pixel of the window (or, at the upper border, a piece of one column) is divided by the
-window's area. Its slopes come from two uneven 3 × 3 windows. Both are reproduced here, so that the
-numbers agree.
+that one pixel of the window (or, at the upper border, the sum of a part of one column) is divided
+by the area of the window. Slopes are computed with two asymmetric 3 × 3 windows. Both are
+reproduced here, so that the numbers agree.
 
-Fractal features measure how differences grow with distance. On a fractal surface of Hurst exponent
-H, such as fractional Brownian motion, the mean of |f(x + k) − f(x)| grows as k^H; these means, for
-20 distances up to a fifth of the image, describe H at every scale.
+Fractal features measure how grey level differences grow with distance. On a fractal surface of
+Hurst exponent H, such as fractional Brownian motion, the mean of |f(x + k) − f(x)| grows as k^H;
+these means, for 20 distances up to a fifth of the image, describe H at every scale.
 
 Gabor textures give the area in which waves of seven frequencies are strong. A Gabor filter is a
 wave under a Gaussian window of 0.56 wavelengths, twice as long along the crests; here of 38 × 38
@@ -37,16 +37,16 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.ndimage import correlate
 
-from .histograms import Entries, Plane, histogram, moments, named_entries, otsu
+from .histograms import Entries, Plane, histogram, moments, named_entries, otsu_threshold
 
 _N_DISTANCES = 20
 
 
 def fractal_features(plane: Plane) -> Entries:
-    """Return the mean absolute difference of grey levels at 20 distances.
+    """Return the mean absolute difference of grey levels at 20 distances k; 0 if a plane has fewer.
 
-    As in the original program, the sum of differences is divided by w(w − k) + h(h − k), which is
-    the number of pairs only for square planes. The result is 0 for distances larger than the plane.
+    As in the original program, the sum of differences is divided by w(w − k) + h(h − k) for width w
+    and height h, which is the number of pairs only for square planes.
     """
     reach = min(plane.shape) // 5
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
@@ -65,29 +65,29 @@ def _mean_difference(plane: Plane, k: int) -> float:
 _FREQUENCIES = (1, 2, 3, 4, 5, 6, 7)  # radians per pixel
 _LOW_FREQUENCY = 0.1
 _SIDE = 38
-_WINDOW = 0.56  # wavelengths
+_WINDOW = 0.56  # standard deviation of the Gaussian window, in wavelengths
 _ASPECT = 0.5
 _ANGLE = 3.14159265 / 2
 
 
 def gabor_textures(plane: Plane) -> Entries:
-    """Return, per frequency, the number of pixels whose response is above Otsu's threshold.
+    """Return the number of pixels with a response above Otsu's threshold, for each frequency.
 
     It is divided by the number of pixels whose response to a low frequency is above 0.4 of the
-    maximum, and 0 without such pixels.
+    maximum; without such pixels the result is 0.
     """
-    slow, *others = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
-    n_reference = int((slow > 0.4 * slow.max()).sum())
+    reference, *responses = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
+    n_reference = int((reference > 0.4 * reference.max()).sum())
     return {
-        f"frequency {frequency}": int((response > otsu(response)).sum()) / n_reference
+        f"frequency {frequency}": int((response > otsu_threshold(response)).sum()) / n_reference
         if n_reference
         else 0.0
-        for frequency, response in zip(_FREQUENCIES, others, strict=True)
+        for frequency, response in zip(_FREQUENCIES, responses, strict=True)
     }
 
 
 def _responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
-    """Yield |response| to each filter relative to the maximum; the plane is zero-padded."""
+    """Yield the modulus of the response to each filter over its maximum; zeros pad the plane."""
     height, width = plane.shape
     shape = [fft.next_fast_len(side + _SIDE - 1) for side in plane.shape]
     spectrum, start = fft.fft2(plane, shape), _SIDE // 2
@@ -109,9 +109,9 @@ def _filter(frequency: float) -> NDArray[np.complex128]:
 
 
 def gradient(plane: Plane) -> tuple[Plane, Plane]:
-    """Return Prewitt's gradient: differences of the pixels above and below, and left and right.
+    """Return Prewitt's gradient: pixels above minus pixels below, and pixels left minus right.
 
-    Pixels beyond the border are 0.
+    Pixels outside the plane count as 0.
     """
     padded = np.pad(plane, 1)
     up, left = padded[:-2] - padded[2:], padded[:, :-2] - padded[:, 2:]
@@ -119,9 +119,9 @@ def gradient(plane: Plane) -> tuple[Plane, Plane]:
 
 
 def edge_transform(plane: Plane) -> Plane:
-    """Return the largest absolute difference of each pixel to its four neighbours.
+    """Return the largest absolute difference between each pixel and its four neighbours.
 
-    Pixels of the border only have neighbours along the border.
+    For pixels of the border only the neighbours along the border are used.
     """
     edges = np.zeros_like(plane)
     down, across = np.abs(np.diff(plane, axis=0)), np.abs(np.diff(plane, axis=1))
@@ -130,35 +130,34 @@ def edge_transform(plane: Plane) -> Plane:
     return edges
 
 
-_N_BINS = 8
+_N_DIRECTION_BINS = 8
 
 
 def edge_statistics(plane: Plane) -> Entries:
     """Return statistics of edges, and of the gradient directions of all pixels.
 
-    Edges are pixels whose gradient magnitude is above the mean.
-
-    "opposite" is the difference between two opposite directions relative to their sum, "first two"
-    the fraction of the first two directions.
+    Edges are pixels whose gradient magnitude is above the mean. "opposite" is the difference
+    between the counts of two opposite directions divided by their sum; "first two" is the fraction
+    of pixels in the first two of the eight bins of directions.
     """
     up, left = gradient(plane)
-    steepness = np.hypot(up, left)
+    magnitude = np.hypot(up, left)
     directions = np.where(up == 0, np.pi * (left < 0), np.arctan2(up, left))
-    h = histogram(directions, _N_BINS)
-    first, opposite = h[: _N_BINS // 2], h[_N_BINS // 2 :]
+    counts = histogram(directions, _N_DIRECTION_BINS)
+    first, opposite = counts[: _N_DIRECTION_BINS // 2], counts[_N_DIRECTION_BINS // 2 :]
     return (
-        {"number of edges": float((steepness > steepness.mean()).sum())}
+        {"number of edges": float((magnitude > magnitude.mean()).sum())}
         | named_entries("opposite", np.abs(first - opposite) / np.maximum(first + opposite, 1))
-        | named_entries("direction", h)
-        | {"first two": float(h[:2].sum() / h.sum())}
-        | _summary("direction", directions)
-        | named_entries("steepness", histogram(steepness, _N_BINS))
-        | _summary("steepness", steepness)
+        | named_entries("direction", counts)
+        | {"first two": float(counts[:2].sum() / counts.sum())}
+        | _summarize("direction", directions)
+        | named_entries("steepness", histogram(magnitude, _N_DIRECTION_BINS))
+        | _summarize("steepness", magnitude)
     )
 
 
-def _summary(name: str, values: Plane) -> Entries:
-    """Return mean, median and variance."""
+def _summarize(name: str, values: Plane) -> Entries:
+    """Return mean, median and variance of the values, as entries that start with `name`."""
     return {
         f"{name} mean": float(values.mean()),
         f"{name} median": float(np.median(values)),
@@ -173,8 +172,8 @@ _MIN = 1e-9  # keeps logarithms finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
-    """Return the mean and range of each Haralick statistic over the four directions."""
-    directions = [statistics(p) for p in neighbour_frequencies(plane)]
+    """Return the mean and the range over four directions of each Haralick statistic."""
+    directions = [haralick_statistics(p) for p in cooccurrence_matrices(plane)]
     entries: Entries = {}
     for name in directions[0]:
         values = [direction[name] for direction in directions]
@@ -183,26 +182,26 @@ def haralick_textures(plane: Plane) -> Entries:
     return entries
 
 
-def neighbour_frequencies(plane: Plane) -> list[Fractions]:
-    """Return the grey-level co-occurrence matrices (level, level) of four directions.
+def cooccurrence_matrices(plane: Plane) -> list[Fractions]:
+    """Return the grey-level co-occurrence matrices of adjacent pixels in four directions.
 
-    Levels are 256 steps from minimum to maximum; only those that occur are included. As in the
-    original program, pairs with a pixel of the lowest level are excluded.
+    Rows and columns are those of 256 levels from minimum to maximum that occur in the plane. As in
+    the original program, pairs with a pixel of the lowest level are excluded.
     """
     span = np.ptp(plane)
     grey = ((plane - plane.min()) * (255.0 / span if span > 0 else 0.0)).astype(np.intp)
-    seen = np.bincount(grey.ravel(), minlength=_N_LEVELS) > 0
+    occurs = np.bincount(grey.ravel(), minlength=_N_LEVELS) > 0
     pairs = [
         (grey[:, :-1], grey[:, 1:]),
         (grey[:-1, 1:], grey[1:, :-1]),
         (grey[:-1], grey[1:]),
         (grey[:-1, :-1], grey[1:, 1:]),
     ]
-    return [_fractions(first, second)[np.ix_(seen, seen)] for first, second in pairs]
+    return [_cooccurrence_matrix(first, second)[np.ix_(occurs, occurs)] for first, second in pairs]
 
 
-def _fractions(first: NDArray[np.intp], second: NDArray[np.intp]) -> Fractions:
-    """Return the symmetric matrix of pair frequencies."""
+def _cooccurrence_matrix(first: NDArray[np.intp], second: NDArray[np.intp]) -> Fractions:
+    """Return the symmetric co-occurrence matrix (256, 256) of the levels of pairs of pixels."""
     counts = np.bincount((first * _N_LEVELS + second).ravel(), minlength=_N_LEVELS**2)
     both = counts.reshape(_N_LEVELS, _N_LEVELS).astype(np.float64)
     both[0] = both[:, 0] = 0
@@ -210,22 +209,22 @@ def _fractions(first: NDArray[np.intp], second: NDArray[np.intp]) -> Fractions:
     return both / max(both.sum(), 1.0)
 
 
-def statistics(p: Fractions) -> dict[str, float]:
-    """Return Haralick's fourteen statistics of a symmetric co-occurrence matrix p.
+def haralick_statistics(p: Fractions) -> dict[str, float]:
+    """Return Haralick's fourteen statistics of a symmetric co-occurrence matrix p, by name.
 
-    They are in the order of the original program, in which the sum variance is taken about the sum
-    entropy.
+    They are in the order of the original program, in which the sum variance is computed around the
+    sum entropy instead of the sum average.
     """
     steps = np.arange(len(p))
     i, j = steps[:, None], steps
-    margin = p.sum(axis=0)
-    mean = float(margin @ steps)
-    variance = float(margin @ (steps - mean) ** 2)
-    sums, differences = _totals(i + j, p), _totals(np.abs(i - j), p)
+    marginal = p.sum(axis=0)
+    mean = float(marginal @ steps)
+    variance = float(marginal @ (steps - mean) ** 2)
+    sums, differences = _sum_by_index(i + j, p), _sum_by_index(np.abs(i - j), p)
     entropy, sum_entropy = _entropy(p), _entropy(sums)
-    independent = np.outer(margin, margin)
+    independent = np.outer(marginal, marginal)
     information = entropy - _entropy(p, independent)
-    margin_entropy = _entropy(margin)
+    margin_entropy = _entropy(marginal)
     mean_difference = float(differences @ np.arange(len(differences)))
     squares = float(differences @ np.arange(len(differences)) ** 2.0)
     product = float(steps @ p @ steps)
@@ -239,7 +238,7 @@ def statistics(p: Fractions) -> dict[str, float]:
         "information of correlation 1": information / margin_entropy if margin_entropy else 1.0,
         "inverse difference moment": float((p / (1.0 + (i - j) ** 2)).sum()),
         "maximal correlation": maximal_correlation(p),
-        "information of correlation 2": _information(_entropy(independent) - entropy),
+        "information of correlation 2": _information_correlation(_entropy(independent) - entropy),
         "sum average": float(sums @ np.arange(len(sums))),
         "sum entropy": sum_entropy,
         "sum variance": float(sums @ (np.arange(len(sums)) - sum_entropy) ** 2),
@@ -247,8 +246,8 @@ def statistics(p: Fractions) -> dict[str, float]:
     }
 
 
-def _totals(indices: NDArray[np.intp], p: Fractions) -> Fractions:
-    """Return the sum of the frequencies at each index."""
+def _sum_by_index(indices: NDArray[np.intp], p: Fractions) -> Fractions:
+    """Return the sum of the frequencies p with each index; indices and p have the same shape."""
     return np.bincount(indices.ravel(), p.ravel()).astype(np.float64)
 
 
@@ -257,18 +256,19 @@ def _entropy(p: Fractions, other: Fractions | None = None) -> float:
     return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
 
 
-def _information(nats: float) -> float:
+def _information_correlation(nats: float) -> float:
+    """Return √|1 − exp(−2·nats)|, the second information measure of correlation."""
     return abs(1 - np.exp(-2.0 * nats)) ** 0.5
 
 
 def maximal_correlation(p: Fractions) -> float:
     """Return the maximal correlation coefficient of a co-occurrence matrix p.
 
-    It is the second largest singular value of p_ij / √(p_i p_j), whose largest is 1; p is
-    symmetric.
+    It is the second largest absolute eigenvalue of the symmetric matrix p_ij / √(p_i p_j), whose
+    largest is 1.
     """
-    seen = p.sum(axis=0) > 0
-    p = p[np.ix_(seen, seen)]
+    occurs = p.sum(axis=0) > 0
+    p = p[np.ix_(occurs, occurs)]
     if len(p) < 2:
         return 0.0
     roots = np.sqrt(p.sum(axis=0))
@@ -280,8 +280,8 @@ _N_OBJECT_BINS = 10
 
 
 def bright_objects(plane: Plane) -> Entries:
-    """Return statistics of objects: connected pixels above Otsu's threshold."""
-    return object_statistics(plane > otsu(plane))
+    """Return statistics of objects, the connected regions above Otsu's threshold."""
+    return object_statistics(plane > otsu_threshold(plane))
 
 
 def dark_objects(plane: Plane) -> Entries:
@@ -290,10 +290,10 @@ def dark_objects(plane: Plane) -> Entries:
 
 
 def object_statistics(mask: NDArray[np.bool_]) -> Entries:
-    """Return object statistics: number, areas, Euler number, common centre and distances from it.
+    """Return number, areas, centre, distances from it and Euler number of the objects of a mask.
 
-    Pixels that touch, including corners, form one object; centres count pixels from 1. All are 0 if
-    there is no object.
+    Pixels that touch, including corners, form one object. The coordinates of the centre count
+    pixels from 1. Without objects all statistics are 0.
     """
     from skimage.measure import label
 
@@ -307,28 +307,28 @@ def object_statistics(mask: NDArray[np.bool_]) -> Entries:
     )
     centre = np.array([columns.mean() + 1, rows.mean() + 1]) if count else np.zeros(2)
     return (
-        _object_summary("area", areas)
+        _summarize_objects("area", areas)
         | named_entries("middle", centre)
         | {"number": float(count)}
-        | _object_summary("distance", np.hypot(*(centres - centre[:, None])))
+        | _summarize_objects("distance", np.hypot(*(centres - centre[:, None])))
         | {"Euler number": float(euler_number(mask))}
     )
 
 
 def euler_number(mask: NDArray[np.bool_]) -> int:
-    """Return an estimate of the Euler number, the number of objects minus that of holes.
+    """Return an estimate of the Euler number: the number of objects minus the number of holes.
 
     It is computed from the numbers of 2 × 2 windows with one and with three pixels set. As in the
     original program, windows with two diagonal pixels and the border of the image are ignored. The
     result is exact for objects that touch neither the border nor each other diagonally.
     """
     m = mask.astype(np.int8)
-    in_window = m[:-1, :-1] + m[:-1, 1:] + m[1:, :-1] + m[1:, 1:]
-    return int(((in_window == 1).sum() - int((in_window == 3).sum())) / 4)
+    n_set = m[:-1, :-1] + m[:-1, 1:] + m[1:, :-1] + m[1:, 1:]
+    return int(((n_set == 1).sum() - int((n_set == 3).sum())) / 4)
 
 
-def _object_summary(name: str, values: NDArray[Any]) -> Entries:
-    """Return a histogram of ten bins, maximum, mean, upper median, minimum and variance."""
+def _summarize_objects(name: str, values: NDArray[Any]) -> Entries:
+    """Return a ten-bin histogram, maximum, mean, upper median, minimum and variance."""
     ordered = np.sort(values) if values.size else np.zeros(1)
     # The original program has no histogram of equal areas.
     is_empty = name == "area" and np.ptp(ordered) == 0
@@ -343,7 +343,7 @@ def _object_summary(name: str, values: NDArray[Any]) -> Entries:
     }
 
 
-_Region = tuple[slice, slice]
+_Region = tuple[slice, slice]  # rows and columns of a plane
 
 _N_SCALES = 7
 _N_DIRECTIONS = 125
@@ -355,13 +355,13 @@ _MIN_SLOPE = 1e-4
 
 
 def tamura_textures(plane: Plane) -> Entries:
-    """Return Tamura's textures: three bins of coarseness, contrast, directionality, coarseness."""
+    """Return a three-bin histogram of coarseness, contrast, directionality and mean coarseness."""
     maximum = plane.max()
     unit = (plane - plane.min()) / (maximum if maximum else 1.0)
     scales = coarsest_scales(unit)
-    thirds = histogram(scales, 3)
+    coarseness_counts = histogram(scales, 3)
     inner = [side - _MARGIN for side in plane.shape]
-    return named_entries("coarseness", thirds / thirds.max()) | {
+    return named_entries("coarseness", coarseness_counts / coarseness_counts.max()) | {
         "contrast": contrast(unit),
         "directionality": directionality(unit),
         "coarseness": float(scales.sum() / np.prod([side or 1 for side in inner])),
@@ -381,7 +381,7 @@ def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
     for k in range(1, _N_SCALES + 1):
         half = 2 ** (k - 1)
         means = _window_means(padded, sums, half)
-        for region, first, second in _opposites(plane.shape, half):
+        for region, first, second in _opposite_windows(plane.shape, half):
             difference = means[first] - means[second]
             np.abs(difference, out=difference)
             is_stronger = difference > strongest[region]
@@ -399,8 +399,9 @@ def contrast(plane: Plane) -> float:
 def directionality(plane: Plane) -> float:
     """Return Tamura's directionality; 0 for a plane without slopes.
 
-    It is |log(Σ_a h_a·(a + 1 − p)² / Σ (slopes² + φ²))|. h is the histogram of directions with 125
-    bins, p the index of its largest bin.
+    It is |log(Σ_a h_a·(a + 1 − p)² / Σ (across² + down² + φ²))| with the slopes across and down and
+    the direction φ of each steep pixel. h_a are the 125 bins of the histogram of directions, and p
+    is the index of the largest bin.
     """
     across, down = (correlate(plane, window, mode="constant") for window in (_ACROSS, _DOWN))
     steep = across >= _MIN_SLOPE
@@ -409,18 +410,18 @@ def directionality(plane: Plane) -> float:
     angles = np.zeros_like(plane)
     angles[steep] = np.arctan(down[steep] / across[steep]) + np.pi / 2 + 0.001
     energy = (across[steep] ** 2 + down[steep] ** 2 + angles[steep] ** 2).sum()
-    h = histogram(angles, _N_DIRECTIONS)
-    spread = h @ (np.arange(_N_DIRECTIONS) + 1 - h.argmax()) ** 2
+    counts = histogram(angles, _N_DIRECTIONS)
+    spread = counts @ (np.arange(_N_DIRECTIONS) + 1 - counts.argmax()) ** 2
     return float(abs(np.log(spread / energy + 1e-7)))
 
 
 def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
     """Return the window means of the original program, which differ from true means.
 
-    The value for [y − half, y + half) × [x − half, x + half) is the lower left pixel divided by the
-    area of the window inside the image. For windows at the upper border the pixel is replaced by
-    the sum of its column down to that pixel. `padded` extends the border's pixels below and to the
-    left; `sums` are cumulative down the columns.
+    The value for the window [y − half, y + half) × [x − half, x + half) is its lower left pixel
+    divided by the area of the window inside the image. For windows at the upper border the pixel is
+    replaced by the sum of its column down to that pixel. `padded` is the plane, extended below and
+    to the left by its border pixels; `sums` are cumulative sums down its columns.
     """
     margin = 2 ** (_N_SCALES - 1)
     height, width = (side - margin for side in padded.shape)
@@ -428,20 +429,23 @@ def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
     above = np.arange(min(half + 1, height))
     left = np.maximum(np.arange(width) - half, 0)
     values[: len(above)] = sums[np.ix_(np.minimum(above + half - 1, height - 1), left)]
-    down, across = (_extents(side, half) for side in (height, width))
+    down, across = (_lengths_inside(side, half) for side in (height, width))
     values /= down[:, None] * across
     return values
 
 
-def _extents(n: int, half: int) -> NDArray[np.float64]:
-    """Return the length of [position − half, position + half) inside the image."""
+def _lengths_inside(n: int, half: int) -> NDArray[np.float64]:
+    """Return the length of [i − half, i + half) inside [0, n), for i from 0 to n − 1."""
     positions = np.arange(n)
     inside = np.minimum(positions + half, n) - np.maximum(positions - half, 0)
     return inside.astype(np.float64)
 
 
-def _opposites(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
-    """Return horizontal and vertical regions with windows on both sides, and their centres."""
+def _opposite_windows(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
+    """Return regions of pixels, and of centres of the two adjacent windows to compare there.
+
+    One triple is for windows to the left and right, one for windows above and below, if they fit.
+    """
     (height, width), all_indices = shape, slice(None)
     slices = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)
     across = [(all_indices, part) for part in slices] if width > 2 * half else []

@@ -11,9 +11,9 @@ _ATOMS_PER_BLOCK = 32
 
 
 def sweep(D, E, F):
-    """Update all atoms of D once, in place, from the statistics E and F.
+    """Update all atoms once, in place, from E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k).
 
-    Each atom is replaced by the unit vector that, given the others, minimises
+    Each atom is replaced by the unit vector that, with the other atoms fixed, minimises
 
         −2·tr(E Dᵀ) + tr(F D Dᵀ)
 
@@ -24,24 +24,25 @@ def sweep(D, E, F):
     for start in range(0, D.shape[0], _ATOMS_PER_BLOCK):
         block = slice(start, start + _ATOMS_PER_BLOCK)
         U = E[block] - F[block] @ D
-        inside = np.ascontiguousarray(F[block, block])
-        j = _update_block(D[block], U, inside, 0)
+        F_block = np.ascontiguousarray(F[block, block])
+        j = _update_block(D[block], U, F_block, 0)
         while j < len(U):
-            _update_scaled(D[block], U, inside, j)
-            j = _update_block(D[block], U, inside, j + 1)
+            _update_atom_safely(D[block], U, F_block, j)
+            j = _update_block(D[block], U, F_block, j + 1)
 
 
 @jit(fastmath={"contract", "nsz", "reassoc"})
 def _update_block(D, U, F, start):
-    """Update the atoms of a block sequentially, and U = e_j − (FD)_j with them.
+    """Update the atoms of a block from index `start` on, one after the other, in place.
 
-    The update stops at the first atom whose squares overflow or lose precision. Return the index of
-    this atom, or the number of atoms if there is none.
+    D are the atoms of the block, F the statistics between them, and U = e_j − (FD)_j, which is kept
+    up to date. The update stops at the first atom whose squares overflow or lose precision. Return
+    the index of this atom, or the number of atoms in the block.
     """
     n_atoms, d = D.shape
     change = np.empty(d, D.dtype)
-    most = np.float64(np.finfo(D.dtype).max) / 1024
-    least = np.float64(np.finfo(D.dtype).tiny) / np.finfo(D.dtype).eps * 1024
+    max_norm2 = np.float64(np.finfo(D.dtype).max) / 1024
+    min_norm2 = np.float64(np.finfo(D.dtype).tiny) / np.finfo(D.dtype).eps * 1024
     for j in range(start, n_atoms):
         norm2 = 0.0
         scale2 = 0.0
@@ -51,7 +52,7 @@ def _update_block(D, U, F, start):
             norm2 += u * u
             scale2 += U[j, f] * U[j, f]
         scale2 += F[j, j] * F[j, j]
-        if not least < norm2 < most or not scale2 < most:
+        if not min_norm2 < norm2 < max_norm2 or not scale2 < max_norm2:
             return j
         if norm2 <= (16 * np.finfo(D.dtype).eps) ** 2 * scale2:
             continue
@@ -61,33 +62,34 @@ def _update_block(D, U, F, start):
             change[f] = new - D[j, f]
             D[j, f] = new
         for m in range(j + 1, n_atoms):
-            pull = F[m, j]
+            coefficient = F[m, j]
             for f in range(d):
-                U[m, f] -= pull * change[f]
+                U[m, f] -= coefficient * change[f]
     return n_atoms
 
 
 @jit()
-def _update_scaled(D, U, F, j):
-    """Update one atom with squares in double precision, relative to the largest value.
+def _update_atom_safely(D, U, F, j):
+    """Update atom j of a block; squares cannot overflow.
 
-    It is a separate function because it makes `_update_block` a quarter slower inside it.
+    Values are divided by the largest one, in double precision. This is a separate function because
+    as a part of `_update_block` it would make that function a quarter slower.
     """
     n_atoms, d = D.shape
     F_jj = np.float64(F[j, j])
-    unit = abs(F_jj)
+    largest = abs(F_jj)
     for f in range(d):
         u = np.float64(U[j, f]) + F_jj * D[j, f]
-        unit = max(unit, abs(u), abs(np.float64(U[j, f])))
+        largest = max(largest, abs(u), abs(np.float64(U[j, f])))
     norm2 = 0.0
-    scale2 = (F_jj / unit) ** 2
+    scale2 = (F_jj / largest) ** 2
     for f in range(d):
-        norm2 += ((np.float64(U[j, f]) + F_jj * D[j, f]) / unit) ** 2
-        scale2 += (np.float64(U[j, f]) / unit) ** 2
-    if unit == 0 or norm2 <= (16 * np.finfo(D.dtype).eps) ** 2 * scale2:
+        norm2 += ((np.float64(U[j, f]) + F_jj * D[j, f]) / largest) ** 2
+        scale2 += (np.float64(U[j, f]) / largest) ** 2
+    if largest == 0 or norm2 <= (16 * np.finfo(D.dtype).eps) ** 2 * scale2:
         return
     for f in range(d):
-        new = (np.float64(U[j, f]) + F_jj * D[j, f]) / unit / np.sqrt(norm2)
+        new = (np.float64(U[j, f]) + F_jj * D[j, f]) / largest / np.sqrt(norm2)
         change = new - D[j, f]
         D[j, f] = new
         for m in range(j + 1, n_atoms):
@@ -96,9 +98,10 @@ def _update_scaled(D, U, F, j):
 
 @jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
-    """Compute the class residuals norms[row, i] = ‖y − Σ_{j of class i} s_j d_j‖ of a block.
+    """Store the residual norm of each sample with the atoms of class i only in norms[row, i].
 
-    `indptr`, `indices` and `codes` are the codes as a CSR matrix; `norms` is the output.
+    `atom_classes` are the class indices of the atoms D, and `indptr`, `indices` and `codes` the
+    codes of the samples Y as in a CSR matrix.
     """
     d = Y.shape[1]
     residual = np.empty(d, Y.dtype)
@@ -120,7 +123,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
 
 @jit(fastmath=True)
 def squared_norms(Y, norms):
-    """Compute norms[row] = ‖y‖² (output) for the rows of Y, summed in double precision."""
+    """Store ‖y‖² of each row of Y in norms[row], summed in double precision."""
     for row in range(Y.shape[0]):
         total = 0.0
         for f in range(Y.shape[1]):
@@ -131,31 +134,31 @@ def squared_norms(Y, norms):
 
 @jit()
 def accumulate(Y, weights, indptr, indices, codes, W, E, F):
-    """Set E (k, d) to the weighted sums of a block, and add Σ w·sᵀs to F (k, k) for `symmetrize`.
+    """Set E (k, d) to Σ w·sᵀy and add a triangle of Σ w·sᵀs to F (k, k), over samples of a block.
 
-    Each unordered pair of coefficients is added once: Σ w·sᵀs is F + Fᵀ with the diagonal counted
-    once.
+    Y (n, d) are the samples, `weights` (n,) w, and `indptr`, `indices` and `codes` s as in a CSR
+    matrix. Each unordered pair of coefficients is added to F once; call `add_transpose` afterwards.
     """
     k, d = E.shape
     n_rows = Y.shape[0]
-    first = np.zeros(k + 1, np.int64)  # uses of atom j: entries first[j] … first[j + 1] − 1
+    first = np.zeros(k + 1, np.int64)  # coefficients of atom j: first[j] … first[j + 1] − 1
     for a in range(indptr[0], indptr[n_rows]):
         first[indices[a] + 1] += 1
     for j in range(k):
         first[j + 1] += first[j]
-    place = first.copy()
-    places = np.empty(first[k], np.int64)
-    factors = np.empty(first[k], Y.dtype)
+    next_index = first.copy()
+    offsets = np.empty(first[k], np.int64)
+    coefficients = np.empty(first[k], Y.dtype)
     for row in range(n_rows):
         for a in range(indptr[row], indptr[row + 1]):
             value = weights[row] * codes[a]
-            p = place[indices[a]]
-            place[indices[a]] += 1
-            places[p] = row * W
-            factors[p] = -value
-            use = F[indices[a]]
+            p = next_index[indices[a]]
+            next_index[indices[a]] += 1
+            offsets[p] = row * W
+            coefficients[p] = -value
+            F_row = F[indices[a]]
             for b in range(indptr[row], a + 1):
-                use[indices[b]] += value * codes[b]
+                F_row[indices[b]] += value * codes[b]
     # Strips of W features stay in the L1 or L2 cache while all atoms gather their samples.
     samples, sums = Y.reshape(-1), E.reshape(-1)
     strip = aligned(np.zeros(n_rows * W + W, Y.dtype), W)
@@ -163,13 +166,13 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
     for start in range(0, whole, W):
         for row in range(n_rows):
             store(strip, row * W, load(samples, row * d + start))
-        _gather(strip, first, places, factors, sums, start, d)
+        _gather(strip, first, offsets, coefficients, sums, start, d)
     if whole < d:
         for row in range(n_rows):
             for f in range(whole, d):
                 strip[row * W + f - whole] = Y[row, f]
         rest = np.empty(k * W, Y.dtype)
-        _gather(strip, first, places, factors, rest, np.int64(0), W)
+        _gather(strip, first, offsets, coefficients, rest, np.int64(0), W)
         for j in range(k):
             for f in range(whole, d):
                 E[j, f] = rest[j * W + f - whole]
@@ -177,17 +180,17 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
 
 @jit()
 def accumulate_products(indptr, indices, codes, F):
-    """Add Σ sᵀs of a block to F (k, k), once per unordered pair as in `accumulate`."""
+    """Add a triangle of Σ sᵀs of a block to F (k, k), as in `accumulate`."""
     for row in range(len(indptr) - 1):
         for a in range(indptr[row], indptr[row + 1]):
-            use = F[indices[a]]
+            F_row = F[indices[a]]
             for b in range(indptr[row], a + 1):
-                use[indices[b]] += codes[a] * codes[b]
+                F_row[indices[b]] += codes[a] * codes[b]
 
 
 @jit()
-def symmetrize(F):
-    """Replace F by F + Fᵀ with the diagonal counted once, in square tiles that fit into cache."""
+def add_transpose(F):
+    """Replace F by F + Fᵀ, with the diagonal counted once, in tiles that fit into the cache."""
     k = F.shape[0]
     for top in range(0, k, 32):
         for left in range(0, top + 1, 32):
@@ -199,14 +202,14 @@ def symmetrize(F):
 
 
 @jit()
-def _gather(strip, first, places, factors, sums, offset, stride):
-    """Set the vector at offset + j·stride of `sums` to −Σ factor·(vector of the strip).
+def _gather(strip, first, offsets, coefficients, sums, offset, stride):
+    """Store Σ_p −coefficients[p]·v_p of each atom j as the SIMD vector sums[offset + j·stride].
 
-    The sum runs over the uses of atom j, in order.
+    v_p is the SIMD vector strip[offsets[p]], and p runs from first[j] to first[j + 1] − 1.
     """
     zero = splat(strip, 0.0)
     for j in range(first.shape[0] - 1):
         total = zero
         for p in range(first[j], first[j + 1]):
-            total = subtract_product(total, splat(strip, factors[p]), load(strip, places[p]))
+            total = subtract_product(total, splat(strip, coefficients[p]), load(strip, offsets[p]))
         store(sums, offset + j * stride, total)

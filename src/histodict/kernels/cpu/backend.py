@@ -1,4 +1,4 @@
-"""CPU backend: the algorithms on one block of samples, for a fixed dictionary.
+"""CPU backend: sparse coding, statistics and atom updates on one block of samples.
 
 Arrays are C-contiguous, of one float dtype, finite and of matching shapes; this is not checked
 here. Overflow of intermediate results is checked.
@@ -36,9 +36,9 @@ __all__ = [
     "encode_and_accumulate",
     "is_finite",
     "replace_unused_atoms",
-    "statistics",
     "to_device",
     "update_atoms",
+    "weighted_products",
     "zeros",
 ]
 
@@ -50,17 +50,17 @@ OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Return the number of threads that process blocks and classes."""
+    """Return the number of threads for blocks or classes, as `utils.parallel.count_jobs`."""
     return count_jobs(n_jobs)
 
 
 def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:
-    """Return the blocks unchanged, as the CPU needs no copy of them."""
+    """Return the function `open_blocks` unchanged; the GPU backend caches its blocks."""
     return open_blocks
 
 
 def to_device(X: NDArray, dtype: np.dtype) -> NDArray:
-    """Return samples as a C-contiguous array of this dtype."""
+    """Return samples as a C-contiguous array of this dtype; the device is the CPU."""
     return np.ascontiguousarray(X, dtype=dtype)
 
 
@@ -75,6 +75,7 @@ def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
+    """Return the aligned Gram matrix of the atoms D, rows padded to n_tiles SIMD vectors."""
     W = simd.width(D.dtype)
     buffer = np.zeros(len(D) * n_tiles * W + W, D.dtype)
     G = simd.aligned(buffer, W).reshape(len(D), n_tiles * W)
@@ -87,7 +88,7 @@ def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
     return np.int32 if dtype == np.float32 else np.int64
 
 
-def _lane_bits(dtype: np.dtype) -> NDArray:
+def _lane_buffer(dtype: np.dtype) -> NDArray:
     return np.empty(simd.width(dtype), _bits_type(dtype))
 
 
@@ -97,12 +98,13 @@ def _squared_norms(Y: NDArray) -> NDArray[np.float64]:
     return norms
 
 
-def _nonzero(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+def _as_divisors(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the norms with 0 replaced by 1."""
     return np.where(norms > 0, norms, 1.0)
 
 
 class _CodeBuffer:
-    """Buffer for the codes of a block; unwritten pages use no memory."""
+    """CSR arrays for n_nonzero coefficients per sample; unwritten memory is not allocated."""
 
     def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
         self.indptr = np.zeros(n_samples + 1, np.int64)
@@ -115,10 +117,12 @@ class _CodeBuffer:
         return csr_array(arrays, shape=(len(self.indptr) - 1, n_atoms))
 
 
-def _scale_back(S: csr_array, norms: NDArray[np.float64], atom_norms: NDArray[np.float64]) -> None:
-    """Rescale codes of unit-norm samples and atoms to the original norms, in place."""
+def _scale_back(
+    S: csr_array, sample_norms: NDArray[np.float64], atom_norms: NDArray[np.float64]
+) -> None:
+    """Rescale codes of unit-norm samples and atoms to their original norms, in place."""
     with np.errstate(over="ignore"):
-        S.data *= np.repeat(norms, np.diff(S.indptr)) / atom_norms[S.indices]
+        S.data *= np.repeat(sample_norms, np.diff(S.indptr)) / atom_norms[S.indices]
     check_result("the codes", S.data, S.dtype)
 
 
@@ -133,18 +137,18 @@ class OMPCoder:
         dd = _squared_norms(D)
         check_range("D", dd, D.dtype)
         self._norms = np.sqrt(dd)
-        self._D = (D / _nonzero(self._norms)[:, None]).astype(D.dtype)
+        self._D = (D / _as_divisors(self._norms)[:, None]).astype(D.dtype)
         self._n_nonzero = min(n_nonzero, *D.shape)
         self._tol = tol
         self._order_recursive = order_recursive
         self._G = _padded_gram(self._D, 2 * -(-len(D) // (2 * simd.width(D.dtype))))
 
     def code(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
-        """Return the codes of the rows of a block, and their squared residuals."""
+        """Return the codes (n, n_atoms) of the samples Y and their squared residuals (n,)."""
         buffer = _CodeBuffer(len(Y), self._n_nonzero, Y.dtype)
         yy = _squared_norms(Y)
         check_range("Y", yy, Y.dtype)
-        norms = _nonzero(np.sqrt(yy))
+        norms = _as_divisors(np.sqrt(yy))
         B = Y @ self._D.T
         B /= norms[:, None].astype(Y.dtype)
         squared_residuals = (yy > 0).astype(np.float64)
@@ -179,7 +183,7 @@ class JointCoder:
         n_channels, n_atoms, n_features = D.shape
         dd = np.stack([_squared_norms(D_c) for D_c in D])
         check_range("D", dd, D.dtype)
-        self._norms = _nonzero(np.sqrt(dd))
+        self._norms = _as_divisors(np.sqrt(dd))
         self._D = (D / self._norms[:, :, None]).astype(D.dtype)
         self._n_nonzero = min(n_nonzero, n_atoms, n_channels * n_features)
         self._tol = tol
@@ -188,12 +192,12 @@ class JointCoder:
         self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
 
     def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Return the codes of Y (n_channels, n, n_features) per channel, and squared residuals."""
+        """Return the codes (n, k) of each channel, and squared residuals (n,) over all channels."""
         Y = np.ascontiguousarray(Y)
         n_channels, n_samples, _ = Y.shape
         yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)
         check_range("Y", yy, Y.dtype)
-        norms = _nonzero(np.sqrt(yy))
+        norms = _as_divisors(np.sqrt(yy))
         B = Y @ self._D.transpose(0, 2, 1)
         B /= norms[:, None].astype(Y.dtype)
         buffer = _CodeBuffer(n_samples, self._n_nonzero, Y.dtype)
@@ -212,10 +216,10 @@ class JointCoder:
             squared_residuals,
         )
         S = []
-        for channel, own_norms in enumerate(self._norms):
+        for channel, atom_norms in enumerate(self._norms):
             buffer.codes = codes[channel]
-            S_c = buffer.to_csr(len(own_norms))
-            _scale_back(S_c, norms, own_norms)
+            S_c = buffer.to_csr(len(atom_norms))
+            _scale_back(S_c, norms, atom_norms)
             S.append(S_c)
         return S, squared_residuals * yy
 
@@ -225,8 +229,8 @@ class LassoCoder:
 
     def __init__(self, D: NDArray, penalty: float, tol: float) -> None:
         dd = _squared_norms(D)
-        self._largest = float(np.sqrt(dd.max(initial=0)))  # norm of an atom
-        check_range("D", dd, D.dtype, times=self._largest)
+        self._max_norm = float(np.sqrt(dd.max(initial=0)))  # norm of an atom
+        check_range("D", dd, D.dtype, max_factor=self._max_norm)
         self._D = D
         self._penalty = penalty
         # Rounding of the products must not raise the true gap above the tolerance.
@@ -235,17 +239,17 @@ class LassoCoder:
         self._G = _padded_gram(D, -(-len(D) // simd.width(D.dtype)) | 1)
 
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
-        """Return the codes of the rows and the number of rows that did not converge."""
+        """Return the codes (n, n_atoms) of the samples Y and how many did not converge."""
         buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
         yy = _squared_norms(Y)
-        check_range("Y", yy, Y.dtype, times=self._largest)
+        check_range("Y", yy, Y.dtype, max_factor=self._max_norm)
         n_unfinished = cpu_lasso.solve(
             Y @ self._D.T,
             yy,
             self._G,
             self._penalty,
             self._tol,
-            _lane_bits(Y.dtype),
+            _lane_buffer(Y.dtype),
             buffer.indptr,
             buffer.indices,
             buffer.codes,
@@ -257,12 +261,12 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return class residuals ‖y − δ_i(s)D‖ and the number of rows that did not converge."""
+        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 
     def code_with_errors(self, Y: NDArray) -> tuple[csr_array, NDArray[np.float64]]:
-        """Return the codes of the rows of a block, and their squared residuals."""
+        """Return the codes (n, n_atoms) of the samples Y and their squared residuals (n,)."""
         S, _ = self.code(Y)
         one_class = np.zeros(len(self._D), np.int64)
         return S, class_residuals(self._D, Y, S, one_class, 1)[:, 0] ** 2
@@ -275,60 +279,60 @@ def encode_and_accumulate(
     own_label: int,
     class_weights: NDArray[np.float64],
     n_worst: int,
-    split: bool = False,
+    with_own_class: bool = False,
 ) -> SufficientStatistics:
-    """Code the rows of a block and return their sufficient statistics.
+    """Encode the samples of a block and return their sufficient statistics.
 
     Parameters
     ----------
-    coder : coder of the dictionary
+    coder : coder for the dictionary of one class
     Y : (n, n_features), samples
     labels : (n,), class index of each sample
     own_label : class index of the dictionary
     class_weights : (n_classes,), weight of the samples of each class
-    n_worst : number of worst samples of the class to keep
-    split : whether to compute `SufficientStatistics.F_own_class`
+    n_worst : number of samples of the class with the largest residuals to store
+    with_own_class : whether to compute `SufficientStatistics.F_own_class`
     """
     S, errors = coder.code_with_errors(Y)
     w = class_weights[labels]
-    E, F = statistics(Y, S, w)
+    E, F = weighted_products(Y, S, w)
     own = np.flatnonzero(labels == own_label)
     own_codes = S if len(own) == len(Y) else S[own]
-    uses = np.bincount(own_codes.indices, minlength=len(F))
+    usage_counts = np.bincount(own_codes.indices, minlength=len(F))
     positive = np.bincount(own_codes.indices[own_codes.data > 0], minlength=len(F))
     worst = own[np.argsort(-errors[own], kind="stable")[:n_worst]]
     sums = SufficientStatistics(
-        E, F, uses, 2 * positive - uses, float(w @ errors), errors[worst], Y[worst]
+        E, F, usage_counts, 2 * positive - usage_counts, float(w @ errors), errors[worst], Y[worst]
     )
-    if split:
+    if with_own_class:
         sums.F_own_class = float(class_weights[own_label]) * code_products(own_codes)
     return sums
 
 
-def statistics(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
-    """Return E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) over the rows of a block."""
+def weighted_products(Y: NDArray, S: csr_array, weights: NDArray) -> tuple[NDArray, NDArray]:
+    """Return E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k) of samples Y, codes S and weights w."""
     n_atoms = S.shape[1]
     E = np.empty((n_atoms, Y.shape[1]), Y.dtype)
     F = np.zeros((n_atoms, n_atoms), Y.dtype)
     cpu_atom_update.accumulate(
         Y, weights.astype(Y.dtype), S.indptr, S.indices, S.data, simd.width(Y.dtype), E, F
     )
-    cpu_atom_update.symmetrize(F)
+    cpu_atom_update.add_transpose(F)
     return E, F
 
 
 def code_products(S: csr_array) -> NDArray:
-    """Return Σ sᵀs (k, k) over the rows."""
+    """Return Σ sᵀs (k, k) over the rows s of the codes S (n, k)."""
     F = np.zeros((S.shape[1], S.shape[1]), S.dtype)
     cpu_atom_update.accumulate_products(S.indptr, S.indices, S.data, F)
-    cpu_atom_update.symmetrize(F)
+    cpu_atom_update.add_transpose(F)
     return F
 
 
 def class_residuals(
     D: NDArray, Y: NDArray, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """Return ‖y − δ_i(s)D‖ for all rows and classes: (n, n_classes)."""
+    """Return the residual norms of the samples with the atoms of each class, (n, n_classes)."""
     norms = np.empty((len(Y), n_classes))
     cpu_atom_update.residual_norms(Y, D, atom_classes, S.indptr, S.indices, S.data, norms)
     check_result("the residuals", norms, Y.dtype)
@@ -336,15 +340,18 @@ def class_residuals(
 
 
 def update_atoms(D: NDArray, E: NDArray, F: NDArray, n_sweeps: int, tol: float) -> NDArray:
-    """Sweep over all atoms until no entry changes by more than tol, at most n_sweeps times."""
+    """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, and return the new atoms.
+
+    Stop after n_sweeps sweeps over the atoms, or when no entry changes by more than tol in a sweep.
+    """
     D, E, F = D.copy(), E.astype(D.dtype, copy=False), F.astype(D.dtype, copy=False)
     for _ in range(n_sweeps):
         before = D.copy()
         cpu_atom_update.sweep(D, E, F)
-        moved = np.abs(D - before).max()
-        if not np.isfinite(moved):  # any overflow reaches an atom, so this check is free
+        max_change = np.abs(D - before).max()
+        if not np.isfinite(max_change):  # any overflow reaches an atom, so this check is free
             check_sums(E, F)
             check_result("the atoms", D, D.dtype)
-        if moved <= tol:
+        if max_change <= tol:
             break
     return D

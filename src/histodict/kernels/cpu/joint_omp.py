@@ -7,7 +7,11 @@ joint. It takes the atom with the largest Σ_c c_j²/n_j, which is the decrease 
 residual over all channels, or with classical selection the largest Σ_c c_j².
 
 An atom may lie in the span of the selected ones in some channels only (a grey patch, an empty
-channel). Its pivot ν is infinite there: the basis gets a zero vector and the code a zero.
+channel). There ν is set to infinity, so the basis gets a zero vector and the code a zero.
+
+The functions share c and n (n_channels, k_padded); V, the vectors v_i; R, triangles whose rows are
+the v_i[s] and ν; `scores`, Σ_c c²/n of each atom; W, the number of elements of a SIMD vector; and
+tile_bounds, the bit pattern of the largest score of each tile of W atoms.
 
 References: Tropp, Gilbert, Strauss (2006), simultaneous pursuit by correlation; Rebollo-Neira, Lowe
 (2002), the order-recursive selection.
@@ -34,16 +38,16 @@ from .simd import (
 
 @jit()
 def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, squared_residuals):
-    """Code the rows of a block.
+    """Encode the samples of a block by greedy pursuit with one support for all channels.
 
     Atoms have unit norm, or are zero, in every channel; samples have unit norm over all channels.
 
     Parameters
     ----------
-    B : (n_channels, n, k), products ⟨y_c, d_cj⟩
+    B : (n_channels, n, k), products ⟨y_c, d_cj⟩ of n samples and k atoms
     G : (n_channels, k, k_padded), Gram matrices, rows padded with zeros to multiples of W
     tols : (n,), squared residuals at which a sample is finished
-    order_recursive : whether selection is order-recursive, else classical
+    order_recursive : whether to select by Σ_c c²/n; otherwise by Σ_c c²
     n_nonzero : maximum number of atoms per sample
     W : number of elements of a SIMD vector
     indptr, indices : output, the support as in a CSR matrix, in the order of selection
@@ -55,8 +59,8 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
     # An atom with a smaller norm² outside the span would add rounding errors to the basis.
-    dependent = np.sqrt(epsilon)
-    shrink = 1.0 if order_recursive else 0.0
+    min_pivot = np.sqrt(epsilon)
+    n_factor = 1.0 if order_recursive else 0.0
 
     c = np.zeros((n_channels, k_padded), B.dtype)
     n = np.empty((n_channels, k_padded), B.dtype)
@@ -69,7 +73,7 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
     for row in range(n_rows):
         _reset(B, row, c, n)
         for t in range(tile_bounds.shape[0]):
-            tile_bounds[t] = _score_tile(c, n, scores, t, dependent, W)
+            tile_bounds[t] = _score_tile(c, n, scores, t, min_pivot, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller decrease may be rounding
         first = indptr[row]
@@ -78,8 +82,8 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
             s = _best_atom(scores, tile_bounds, W)
             if scores[s] <= noise:
                 break
-            if _project(G, V, R, c, n, s, size, dependent, W):
-                tile_bounds[s // W] = _score_tile(c, n, scores, s // W, dependent, W)
+            if _project(G, V, R, c, n, s, size, min_pivot, W):
+                tile_bounds[s // W] = _score_tile(c, n, scores, s // W, min_pivot, W)
                 continue
             for channel in range(n_channels):
                 alpha = c[channel, s] / R[channel, size, size]
@@ -90,16 +94,16 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
             if size == L or remaining <= tols[row]:
                 break
             _orthogonalise(
-                G, V, R, alphas, c, n, scores, tile_bounds, s, size - 1, dependent, shrink, W
+                G, V, R, alphas, c, n, scores, tile_bounds, s, size - 1, min_pivot, n_factor, W
             )
         squared_residuals[row] = max(remaining, 0.0)
         indptr[row + 1] = first + size
-        _solve(R, alphas, size, codes, first)
+        _solve_triangles(R, alphas, size, codes, first)
 
 
 @jit()
 def _reset(B, row, c, n):
-    """Initialise c and n of a sample; the padding of c stays zero."""
+    """Set c and n to their initial values for a sample; the padding of c stays zero."""
     for channel in range(c.shape[0]):
         for j in range(B.shape[2]):
             c[channel, j] = B[channel, row, j]
@@ -108,22 +112,22 @@ def _reset(B, row, c, n):
 
 
 @jit()
-def _score_tile(c, n, scores, t, floor, W):
-    """Compute Σ_c c²/n for the atoms of a tile; return the bit pattern of the largest."""
-    least = splat(c, floor)
+def _score_tile(c, n, scores, t, min_n, W):
+    """Store Σ_c c²/max(n, min_n) of the atoms of tile t; return the largest as a bit pattern."""
+    min_n_vector = splat(c, min_n)
     ct = load(c, t * W)
-    total = divide(multiply(ct, ct), maximum(load(n, t * W), least))
+    total = divide(multiply(ct, ct), maximum(load(n, t * W), min_n_vector))
     for channel in range(1, c.shape[0]):
-        place = channel * c.shape[1] + t * W
-        ct = load(c, place)
-        total = add(total, divide(multiply(ct, ct), maximum(load(n, place), least)))
+        offset = channel * c.shape[1] + t * W
+        ct = load(c, offset)
+        total = add(total, divide(multiply(ct, ct), maximum(load(n, offset), min_n_vector)))
     store(scores, t * W, total)
     return reduce_max(bits(total))
 
 
 @jit()
 def _best_atom(scores, tile_bounds, W):
-    """Return the first atom with the largest score."""
+    """Return the index of the atom with the largest score, the first of equal ones."""
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
         if tile_bounds[t] > tile_bounds[tile]:
@@ -136,34 +140,38 @@ def _best_atom(scores, tile_bounds, W):
 
 
 @jit()
-def _project(G, V, R, c, n, s, size, dependent, W):
-    """Compute row `size` of the triangle R of each channel: products with the basis, and pivot.
+def _project(G, V, R, c, n, s, size, min_pivot, W):
+    """Store the products of atom s with the basis vectors, and ν, in row `size` of R.
 
     Return True if atom s depends on the selected atoms in a channel that contributes to its score.
-    The contribution is removed, and the selection must be repeated.
+    This contribution is removed, and the caller must repeat the selection. `min_pivot` is the
+    smallest ν² of an independent atom.
     """
-    misjudged = False
+    is_dependent = False
     for channel in range(G.shape[0]):
         pivot = G[channel, s, s]
         for i in range(size):
             x = V[channel, s // W, i, s % W]
             R[channel, size, i] = x
             pivot -= x * x
-        if pivot <= dependent:
-            misjudged |= c[channel, s] != 0
+        if pivot <= min_pivot:
+            is_dependent |= c[channel, s] != 0
             c[channel, s] = 0
             n[channel, s] = 1
             pivot = np.inf
         R[channel, size, size] = np.sqrt(pivot)
-    return misjudged
+    return is_dependent
 
 
 @jit()
-def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, shrink, W):
-    """Append a basis vector to every channel, and update c, n and the scores."""
+def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, min_n, n_factor, W):
+    """Append a basis vector to V for the selected atom s, and update c, n and the scores.
+
+    `size` is the number of atoms selected before; n is not updated if `n_factor` is 0.
+    """
     n_channels, k, k_padded = G.shape
     L = R.shape[1]
-    less = splat(c, shrink)
+    n_factor_vector = splat(c, n_factor)
     for t in range(tile_bounds.shape[0]):
         for channel in range(n_channels):
             v = load(G, (channel * k + s) * k_padded + t * W)
@@ -172,16 +180,16 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, floor, s
                 v = subtract_product(v, splat(V, R[channel, size, i]), load(V, base + i * W))
             v = multiply(v, splat(V, 1 / R[channel, size, size]))
             store(V, base + size * W, v)
-            place = channel * k_padded + t * W
+            offset = channel * k_padded + t * W
             step = splat(c, alphas[channel, size])
-            store(c, place, subtract_product(load(c, place), step, v))
-            store(n, place, subtract_product(load(n, place), multiply(v, less), v))
-        tile_bounds[t] = _score_tile(c, n, scores, t, floor, W)
+            store(c, offset, subtract_product(load(c, offset), step, v))
+            store(n, offset, subtract_product(load(n, offset), multiply(v, n_factor_vector), v))
+        tile_bounds[t] = _score_tile(c, n, scores, t, min_n, W)
 
 
 @jit()
-def _solve(R, alphas, size, codes, first):
-    """Solve a triangular system per channel for the coefficients of the atoms."""
+def _solve_triangles(R, alphas, size, codes, first):
+    """Compute codes[channel, first : first + size] of the selected atoms from R and alphas."""
     for channel in range(R.shape[0]):
         for i in range(size - 1, -1, -1):
             alphas[channel, i] /= R[channel, i, i]

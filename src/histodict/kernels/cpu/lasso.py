@@ -8,6 +8,16 @@ Gram matrix. If a sign changes on the way, it stops at the first change and remo
 round lowers the objective, so the method ends at the minimiser; it stops earlier once the duality
 gap is at most `tol` times the objective.
 
+Arguments of several functions, for one sample:
+
+    b, c            products ⟨y, d_j⟩, and correlations c_j = ⟨d_j, residual⟩, of all atoms
+    active, m       indices of the active atoms, of which there are m
+    s, signs        their coefficients and the signs of these
+    G, C            Gram matrix of all atoms; Cholesky factor of that of the active atoms
+    mask            0 for atoms that may be selected, −∞ for active, excluded and padding atoms
+    tile_bounds     bit pattern of the largest |c| + mask of each tile, that is, of W atoms
+    W, lane_bits    number of elements of a SIMD vector; scratch memory, W integers
+
 References: Osborne, Presnell, Turlach (2000) and Lee, Battle, Raina, Ng (2007).
 """
 
@@ -18,22 +28,22 @@ import numpy as np
 from ..compilation import jit
 from .simd import absolute, add, bits, load, reduce_max, splat, store, subtract_product
 
-# Added to |c| of an atom that must not be selected; no value outweighs it.
-_OUT = -np.inf
+# Added to |c| of atoms that must not be selected, so that they never have the maximum.
+_EXCLUDED = -np.inf
 
 
 @jit()
 def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
-    """Code the rows of a block and return the number of rows that did not converge.
+    """Encode the samples of a block and return the number of samples that did not converge.
 
     Parameters
     ----------
-    B : (n, k), products ⟨y, d_j⟩
+    B : (n, k), products ⟨y, d_j⟩ of n samples and k atoms
     yy : (n,), ‖y‖²
-    G : (k, stride), Gram matrix, rows padded with zeros to whole SIMD vectors
+    G : (k, k_padded), Gram matrix, rows padded with zeros to whole SIMD vectors
     penalty : λ
     tol : maximum duality gap relative to the objective
-    lane_bits : scratch memory, one SIMD vector of integers
+    lane_bits : scratch memory, (W,), integers as wide as the elements of B
     indptr, indices, codes : output, the codes as in a CSR matrix
     """
     k = B.shape[1]
@@ -45,8 +55,8 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
 
     b = np.zeros(n_tiles * W, B.dtype)
     c = np.zeros(n_tiles * W, B.dtype)
-    mask = np.full(n_tiles * W, _OUT, B.dtype)  # _OUT for atoms that must not be selected
-    refused = np.empty(k, np.int64)  # atoms too close to the span of the active ones
+    mask = np.full(n_tiles * W, _EXCLUDED, B.dtype)  # 0 for atoms that may be selected
+    excluded = np.empty(k, np.int64)  # atoms too close to the span of the active ones
     tile_bounds = np.empty(n_tiles, np.int64)
     active = np.empty(capacity, np.int64)
     signs = np.empty(capacity, np.float64)
@@ -60,36 +70,36 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
             b[j] = B[row, j]
             mask[j] = 0
         m = np.int64(0)
-        n_refused = 0
+        n_excluded = 0
         rounds = 0
         stalled = 0
         lowest = np.inf
         _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
         while True:
-            j = _worst_atom(c, mask, tile_bounds, lane_bits)
-            worst = abs(c[j]) + mask[j]
-            gap, objective = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+            j = _most_correlated_atom(c, mask, tile_bounds, lane_bits)
+            max_correlation = abs(c[j]) + mask[j]
+            gap, objective = _relative_gap(yy[row], b, active, s, m, max_correlation, penalty)
             if gap <= tol:
-                for i in range(n_refused):
-                    worst = max(worst, abs(c[refused[i]]))
-                gap, _ = _relative_gap(yy[row], b, active, s, m, worst, penalty)
+                for i in range(n_excluded):
+                    max_correlation = max(max_correlation, abs(c[excluded[i]]))
+                gap, _ = _relative_gap(yy[row], b, active, s, m, max_correlation, penalty)
                 n_unfinished += not gap <= tol
                 break
             stalled = stalled + 1 if objective >= lowest else 0  # in exact arithmetic, never
             lowest = min(lowest, objective)
-            # The negated comparison is also true if an overflow makes worst NaN. An atom that is
-            # active, refused or padding has worst = −∞ or NaN, and is never selected.
-            out_of_atoms = not worst > penalty or m == capacity
+            # The negated comparison is also true for NaN, from an overflow. An atom that is active,
+            # excluded or padding has max_correlation = −∞ or NaN, and is never selected.
+            out_of_atoms = not max_correlation > penalty or m == capacity
             if out_of_atoms or stalled == 5 or rounds == round_limit:
                 n_unfinished += 1
                 break
             rounds += 1
-            m, unchanged, added = _activate_worst(
+            m, unchanged, added = _activate_several(
                 j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits
             )
             if not added:
-                refused[n_refused] = j
-                n_refused += 1
+                excluded[n_excluded] = j
+                n_excluded += 1
             m = _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask)
             _correlate(b, G, active, s, m, mask, c, tile_bounds, W)
 
@@ -115,8 +125,8 @@ def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
 
 
 @jit()
-def _worst_atom(c, mask, tile_bounds, lane_bits):
-    """Return the first atom with the largest |c| + mask."""
+def _most_correlated_atom(c, mask, tile_bounds, lane_bits):
+    """Return the index of the atom with the largest |c| + mask, the first of equal ones."""
     W = lane_bits.shape[0]
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
@@ -130,10 +140,11 @@ def _worst_atom(c, mask, tile_bounds, lane_bits):
 
 
 @jit()
-def _relative_gap(yy, b, active, s, m, worst, penalty):
-    """Return the relative duality gap and the objective; the dual point is the scaled residual.
+def _relative_gap(yy, b, active, s, m, max_correlation, penalty):
+    """Return the duality gap relative to the objective, and the objective.
 
-    At the optimum for the active signs ⟨s, c⟩ = λ‖s‖₁, so ‖r‖² and ⟨y, r⟩ need no vectors.
+    The dual point is r·min(1, λ / max_correlation) with the residual r. As ⟨s, c⟩ = λ‖s‖₁ if s is
+    optimal for its signs, ‖r‖² and ⟨y, r⟩ follow from ‖y‖² (`yy`), s and b.
     """
     fit = 0.0
     l1 = 0.0
@@ -143,44 +154,47 @@ def _relative_gap(yy, b, active, s, m, worst, penalty):
     y_r = yy - fit
     r_r = max(y_r - penalty * l1, 0.0)
     primal = 0.5 * r_r + penalty * l1
-    scale = penalty / max(worst, penalty)
+    scale = penalty / max(max_correlation, penalty)
     gap = (primal - scale * y_r + 0.5 * scale * scale * r_r) / max(primal, 1e-300)
     return gap, primal
 
 
 @jit()
-def _activate_worst(j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits):
-    """Add atom j and, from other tiles, up to two atoms with a nearly equal violation.
+def _activate_several(
+    j, penalty, m, active, signs, s, target, C, G, c, mask, tile_bounds, lane_bits
+):
+    """Activate atom j and, from other tiles, up to two atoms whose |c| is nearly as large.
 
-    This saves passes over all atoms; an atom that was added needlessly is removed at once. Returns
-    the new size, the number of unchanged leading atoms of the active set, and whether j was added.
+    This saves passes over all atoms; `_descend` removes atoms added needlessly. Return the new m,
+    how many atoms at the start of `active` are unchanged, and whether j was added.
     """
     W = lane_bits.shape[0]
     unchanged = m
-    eager = penalty + 0.3 * (abs(c[j]) - penalty)
+    min_correlation = penalty + 0.3 * (abs(c[j]) - penalty)
     for extra in range(3):
         sign = 1.0 if c[j] > 0 else -1.0
         size = m
         m, added = _activate(j, sign, m, active, signs, s, target, C, G, mask)
         if added or extra == 0:
-            mask[j] = _OUT
+            mask[j] = _EXCLUDED
         if not added or m != size + 1:
             return m, 0, added or extra > 0
         if m == active.shape[0]:
             break
         tile_bounds[j // W] = 0
-        j = _worst_atom(c, mask, tile_bounds, lane_bits)
-        if not abs(c[j]) + mask[j] >= eager:
+        j = _most_correlated_atom(c, mask, tile_bounds, lane_bits)
+        if not abs(c[j]) + mask[j] >= min_correlation:
             break
     return m, unchanged, True
 
 
 @jit()
 def _activate(j, sign, m, active, signs, s, target, C, G, mask):
-    """Add atom j with coefficient 0; returns the new size and whether it could be added.
+    """Add atom j with coefficient 0; return the new m and whether the atom was added.
 
-    An atom in the span of the active ones has no pivot. Moving weight to it along the linear
-    dependence changes the penalty only; it is moved until an active atom reaches 0 and is removed.
+    An atom in the span of the active atoms would make their Gram matrix singular. Moving weight to
+    it along the linear dependence changes the penalty only; weight is moved until the coefficient
+    of an active atom is 0, and this atom is removed. If there is none, atom j is not added.
     """
     start = 0.0
     while True:
@@ -217,9 +231,9 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
 
 @jit()
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
-    """Minimise over the active atoms with fixed signs, remove atoms at 0, and return the size.
+    """Minimise over the active atoms with fixed signs, remove atoms at 0, and return the new m.
 
-    The first `unchanged` entries of z are valid from the last call.
+    The first `unchanged` entries of z = C⁻¹(b − λ·signs) are valid from the last call.
     """
     while m > 0:
         for i in range(unchanged, m):
@@ -249,7 +263,7 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
 
 @jit()
 def _back_substitute(C, m, x):
-    """Compute x ← C⁻ᵀ x for the leading m × m lower triangle, reading C by rows."""
+    """Replace x by C⁻ᵀx for the first m rows and columns of the lower triangle C."""
     for i in range(m - 1, -1, -1):
         x[i] /= C[i, i]
         for q in range(i):
@@ -258,7 +272,7 @@ def _back_substitute(C, m, x):
 
 @jit()
 def _drop(removed, m, active, signs, s, C, mask):
-    """Remove one atom from the active set; Givens rotations restore the triangle."""
+    """Remove the active atom at index `removed`, rotate C to a triangle, and return the new m."""
     mask[active[removed]] = 0
     for i in range(removed, m - 1):
         active[i] = active[i + 1]

@@ -12,6 +12,9 @@ order-recursive selection takes the largest c_j²/n_j, which is the decrease of 
 the classical selection takes the largest c_j²/‖d_j‖². The codes follow from the triangular system
 whose rows are the v_i[s].
 
+The functions share V, the vectors v_i; W, the number of elements of a SIMD vector; and `scores`,
+integers that approximate log2(c²/n). A tile t consists of the atoms t·W … (t + 1)·W − 1.
+
 References: Rubinstein, Zibulevsky, Elad (2008), batch OMP; Rebollo-Neira, Lowe (2002), the
 order-recursive selection, which SPAMS calls OMP.
 """
@@ -42,16 +45,16 @@ from .simd import (
 def pursue(
     B, G, tols, order_recursive, W, scores, n_nonzero, indptr, indices, codes, squared_residuals
 ):
-    """Code the rows of a block.
+    """Encode the samples of a block by greedy pursuit.
 
     Atoms and samples have unit norm, or are zero.
 
     Parameters
     ----------
-    B : (n, k), products ⟨y, d_j⟩
+    B : (n, k), products ⟨y, d_j⟩ of n samples and k atoms
     G : flat Gram matrix, rows padded with zeros to multiples of 2·W
     tols : (n,), squared residuals at which a sample is finished
-    order_recursive : whether selection is order-recursive, else classical
+    order_recursive : whether to select by c²/n; otherwise by c²/‖d‖²
     W : number of elements of a SIMD vector
     scores : scratch memory, integers as wide as the elements of B, as many as in a row of G
     n_nonzero : maximum number of atoms per sample
@@ -64,19 +67,19 @@ def pursue(
     L = n_nonzero
     epsilon = np.finfo(B.dtype).eps
     # An atom with a smaller norm² outside the span would add rounding errors to the basis.
-    dependent = np.sqrt(epsilon)
-    least = np.full(1, dependent, B.dtype)
-    floor = splat(G, dependent)
-    shrink = splat(G, order_recursive)
+    min_pivot = np.sqrt(epsilon)
+    min_n = np.full(1, min_pivot, B.dtype)
+    min_n_vector = splat(G, min_pivot)
+    n_factor = splat(G, order_recursive)
     # The approximate logarithm has an error of ±0.0861; two scores may differ by twice that.
-    slack = np.int64(0.173 / epsilon)
+    tolerance = np.int64(0.173 / epsilon)
 
     c = aligned(np.zeros(k_padded + W, B.dtype), W)
     n = aligned(np.empty(k_padded + W, B.dtype), W)
     V = aligned(np.empty(k_padded * L + W, B.dtype), W)  # tile by tile: V[tile, i, lane]
     R = np.empty((L, L), B.dtype)
     alphas = np.empty(L, B.dtype)
-    picks = np.empty(L, np.int64)
+    selected = np.empty(L, np.int64)
 
     for row in range(B.shape[0]):
         for j in range(k):
@@ -84,13 +87,13 @@ def pursue(
         for j in range(k_padded):
             n[j] = 1
         for t in range(n_tiles):
-            _rate(c, n, scores, t, floor, W)
+            _score_tile(c, n, scores, t, min_n_vector, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller decrease may be rounding
 
         size = np.int64(0)
         while size < L and remaining > tols[row]:
-            s = _best_atom(c, n, scores, slack, least[0], W)
+            s = _best_atom(c, n, scores, tolerance, min_n[0], W)
             if np.float64(c[s]) ** 2 <= noise * n[s]:
                 break
             pivot = G[s * k_padded + s]
@@ -98,26 +101,26 @@ def pursue(
             for i in range(size):
                 R[size, i] = V[offset + i * W]
                 pivot -= R[size, i] * R[size, i]
-            if pivot <= dependent:  # already in the span: exclude it
+            if pivot <= min_pivot:  # already in the span: exclude it
                 c[s] = 0
                 n[s] = 1
-                _rate(c, n, scores, s // W, floor, W)
+                _score_tile(c, n, scores, s // W, min_n_vector, W)
                 continue
             nu = np.sqrt(pivot)
             R[size, size] = nu
             alpha = c[s] / nu
             alphas[size] = alpha
-            picks[size] = s
+            selected[size] = s
             remaining -= np.float64(alpha) * np.float64(alpha)
             size += 1
             if size == L or remaining <= tols[row]:
                 break
             _orthogonalise(
-                G, V, R[size - 1], c, n, scores, s, size - 1, alpha, nu, floor, shrink, W
+                G, V, R[size - 1], c, n, scores, s, size - 1, alpha, nu, min_n_vector, n_factor, W
             )
             c[s] = 0  # exact zeros instead of rounding
             n[s] = 1
-            _rate(c, n, scores, s // W, floor, W)
+            _score_tile(c, n, scores, s // W, min_n_vector, W)
 
         squared_residuals[row] = max(remaining, 0.0)
         for i in range(size - 1, -1, -1):
@@ -127,23 +130,24 @@ def pursue(
         first = indptr[row]
         indptr[row + 1] = first + size
         for i in range(size):
-            indices[first + i] = picks[i]
+            indices[first + i] = selected[i]
             codes[first + i] = alphas[i]
 
 
 @jit()
-def _rate(c, n, scores, t, floor, W):
-    """Compute the scores of a tile: log2(c²/n) with an error of ±0.0861 (see `simd.bits`)."""
+def _score_tile(c, n, scores, t, min_n_vector, W):
+    """Store log2(c²/max(n, min_n_vector)) ± 0.0861 of tile t in `scores`, as `simd.bits`."""
     ct = load(c, t * W)
-    nt = maximum(load(n, t * W), floor)
+    nt = maximum(load(n, t * W), min_n_vector)
     store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
 
 
 @jit()
-def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, shrink, W):
-    """Append v_l and update c, n and the scores, two tiles at a time.
+def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, min_n_vector, n_factor, W):
+    """Append v_l to V and update c, n and the scores after the selection of atom s.
 
-    Two independent tiles hide the latency of the sums.
+    `coefficients` are the v_i[s] of the `size` atoms selected before; `n_factor` is 1 to update n,
+    and 0 for classical selection. Two tiles at a time hide the latency of the sums.
     """
     k_padded = c.shape[0]
     n_pairs = k_padded // (2 * W)
@@ -165,30 +169,33 @@ def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, floor, 
         store(V, base + size * W, v)
         store(V, base + stride + size * W, w)
         store(c, t * W, subtract_product(load(c, t * W), step, v))
-        store(n, t * W, subtract_product(load(n, t * W), multiply(v, shrink), v))
-        _rate(c, n, scores, t, floor, W)
+        store(n, t * W, subtract_product(load(n, t * W), multiply(v, n_factor), v))
+        _score_tile(c, n, scores, t, min_n_vector, W)
         store(c, t * W + W, subtract_product(load(c, t * W + W), step, w))
-        store(n, t * W + W, subtract_product(load(n, t * W + W), multiply(w, shrink), w))
-        _rate(c, n, scores, t + 1, floor, W)
+        store(n, t * W + W, subtract_product(load(n, t * W + W), multiply(w, n_factor), w))
+        _score_tile(c, n, scores, t + 1, min_n_vector, W)
 
 
 @jit()
-def _best_atom(c, n, scores, slack, least, W):
-    """Return the first atom with the largest c²/n; divide exactly only for candidates."""
+def _best_atom(c, n, scores, tolerance, min_n, W):
+    """Return the index of the atom with the largest c²/max(n, min_n), the first of equal ones.
+
+    Only atoms whose approximate score is within `tolerance` of the maximum are compared exactly.
+    """
     n_tiles = scores.shape[0] // W
     top = load(scores, 0)
     for t in range(1, n_tiles):
         top = maximum_integers(top, load(scores, t * W))
-    bound = reduce_max(top) - slack
+    bound = reduce_max(top) - tolerance
     best = 0
-    best_score = c[0] * c[0] / max(n[0], least)
+    best_score = c[0] * c[0] / max(n[0], min_n)
     for t in range(0, n_tiles, 2):
-        places = mask_ge(load(scores, t * W), bound)
-        places |= mask_ge(load(scores, t * W + W), bound) << W
-        while places:
-            j = t * W + count_trailing_zeros(places)
-            places &= places - 1
-            score = c[j] * c[j] / max(n[j], least)
+        candidates = mask_ge(load(scores, t * W), bound)
+        candidates |= mask_ge(load(scores, t * W + W), bound) << W
+        while candidates:
+            j = t * W + count_trailing_zeros(candidates)
+            candidates &= candidates - 1
+            score = c[j] * c[j] / max(n[j], min_n)
             if score > best_score:
                 best_score = score
                 best = j

@@ -17,13 +17,13 @@ from numba.extending import intrinsic, register_model
 
 from ..compilation import CHECK_BOUNDS, jit
 
-LANE_BYTES = 128
+VECTOR_BYTES = 128
 _FLAGS = ("contract", "nsz")  # allow fused multiply-add, but no reordering of sums
 
 
 def width(dtype: Any) -> int:
     """Return the number of elements of `dtype` in a SIMD vector."""
-    return LANE_BYTES // np.dtype(dtype).itemsize
+    return VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
 class SimdVector(types.Type):
@@ -36,23 +36,26 @@ class SimdVector(types.Type):
 
 @register_model(SimdVector)
 class _SimdModel(models.PrimitiveModel):
+    """LLVM representation of `SimdVector`."""
+
     def __init__(self, dmm: Any, fe_type: SimdVector) -> None:
         scalar = dmm.lookup(fe_type.dtype).get_value_type()
-        count = LANE_BYTES * 8 // fe_type.dtype.bitwidth
+        count = VECTOR_BYTES * 8 // fe_type.dtype.bitwidth
         super().__init__(dmm, fe_type, ir.VectorType(scalar, count))
 
 
 def _address(context, builder, array_type, array, offset, vector_type):
+    """Return a pointer to the vector at array[offset], after a bounds check if enabled."""
     array_struct = context.make_array(array_type)(context, builder, array)
     vector = context.get_value_type(vector_type)
     if CHECK_BOUNDS:
-        _check(context, builder, array_struct.nitems, offset, vector.count)
+        _check_offset(context, builder, array_struct.nitems, offset, vector.count)
     pointer = builder.gep(array_struct.data, [offset])
     return builder.bitcast(pointer, vector.as_pointer())
 
 
-def _check(context, builder, size, offset, count):
-    """Raise IndexError unless 0 ≤ offset ≤ size − count."""
+def _check_offset(context, builder, size, offset, count):
+    """Emit code that raises IndexError unless 0 ≤ offset ≤ size − count."""
     last = builder.sub(size, size.type(count))
     outside = builder.or_(
         builder.icmp_signed("<", offset, size.type(0)), builder.icmp_signed(">", offset, last)
@@ -146,11 +149,11 @@ def maximum(typingctx, x, y):
 
 @intrinsic
 def bits(typingctx, x):
-    """Return the bit patterns of the elements as signed integers.
+    """Return the bit patterns of the elements of x as signed integers.
 
     For non-negative floats the integers have the same order, and integer maxima vectorise where
-    float maxima do not. The difference of two bit patterns approximates 2^mantissa · log2(x / y)
-    within ±0.0861.
+    float maxima do not. With m mantissa bits the difference of the integers of x and y is
+    2^m · log2(x / y), where the logarithm has an error of at most ±0.0861.
     """
     vector = SimdVector(types.int32 if x.dtype.bitwidth == 32 else types.int64)
 
@@ -193,8 +196,8 @@ def maximum_integers(typingctx, x, y):
 
 
 @intrinsic
-def mask_ge(typingctx, x, least):
-    """Return a bit mask of the elements of an integer vector that are at least a scalar."""
+def mask_ge(typingctx, x, minimum):
+    """Return a bit mask of the elements of an integer vector that are at least `minimum`."""
 
     def codegen(context, builder, signature, args):
         vector = args[0].type
@@ -207,7 +210,7 @@ def mask_ge(typingctx, x, least):
         packed = builder.bitcast(reached, ir.IntType(vector.count))
         return builder.zext(packed, ir.IntType(64))
 
-    return types.int64(x, least), codegen
+    return types.int64(x, minimum), codegen
 
 
 @intrinsic
@@ -237,9 +240,9 @@ def reduce_max(typingctx, x):
 
 @jit()
 def aligned(array, W):
-    """Return a view of a flat array, W elements shorter, that is aligned to W elements.
+    """Return a view of a flat array whose address is a multiple of W elements.
 
-    An unaligned load across two cache lines costs two loads.
+    It is W elements shorter. An unaligned load across two cache lines costs two loads.
     """
     first = (-(array.ctypes.data // array.itemsize)) % W
     return array[first : first + array.shape[0] - W]

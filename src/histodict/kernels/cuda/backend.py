@@ -1,9 +1,9 @@
-"""GPU backend: the algorithms of `kernels.cpu.backend` with PyTorch and Triton.
+"""GPU backend: the functions of `kernels.cpu.backend` with PyTorch and Triton.
 
 Arrays are of one float dtype, finite and of matching shapes; this is not checked here. Overflow of
 intermediate results is checked. Samples are NumPy arrays or tensors on the device (`to_device`).
 Results are NumPy arrays, except data that a training continues with: `encode_and_accumulate`
-returns statistics on the device, and atoms passed as tensors are returned as tensors. See
+returns statistics on the device, and functions return atoms as tensors if they get tensors. See
 `kernels.cuda.device` for the device and its use by one thread at a time.
 """
 
@@ -18,28 +18,28 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from ...utils.parallel import count_jobs
-from .. import sufficient_statistics as idle_atoms
+from .. import sufficient_statistics as host_statistics
 from ..input_checks import check_result, check_sums
 from ..sufficient_statistics import SufficientStatistics
-from . import device as gpu_sums
+from . import device as gpu_device
 from . import joint_omp as gpu_joint
 from .device import (
-    active_positions,
+    as_divisors,
     as_numpy_type,
     cache_blocks,
     check_norms,
-    checked_residuals,
-    class_norms,
-    codes_of,
+    check_residuals,
+    class_residual_norms,
+    codes_from_basis,
     device_context,
     find_device,
     labels_to_device,
-    nonzero,
-    norms_of,
+    row_norms,
     table_to_dense,
     to_csr,
     to_dense,
     to_device,
+    valid_entries,
 )
 
 __all__ = [
@@ -85,12 +85,12 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
 
 
 def _fetch(array: NDArray | Tensor) -> NDArray:
-    """Return an array of this backend as a NumPy array."""
+    """Return an array or a tensor as a NumPy array."""
     return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Return 1: a single thread feeds the device; `n_jobs` is only checked."""
+    """Return 1, as a single thread submits all work to the device; `n_jobs` is only checked."""
     count_jobs(n_jobs)  # raises an error if it is invalid
     return 1
 
@@ -107,12 +107,12 @@ def zeros(shape: tuple[int, ...]) -> Tensor:
 
 
 def _padded(D: NDArray | Tensor) -> Tensor:
-    """Pad the atoms with zero atoms so that rows of products are aligned to 64 bytes."""
+    """Append zero atoms to a multiple of 16, so that rows of products are aligned to 64 bytes."""
     return torch.nn.functional.pad(to_device(D), (0, 0, 0, -len(D) % 16))
 
 
 class OMPCoder:
-    """Greedy pursuit of at most n_nonzero atoms; see `kernels.cpu.omp` and `kernels.cuda.omp`.
+    """Coder by greedy pursuit of at most n_nonzero atoms; see `kernels.cuda.omp`.
 
     Atoms and samples are scaled to unit norm, so that one rounding threshold suits all. The codes
     are scaled back.
@@ -128,25 +128,28 @@ class OMPCoder:
         with device_context():
             atoms = _padded(D)
             self._pursue = _algorithms()[0].pursue
-            self._norms = norms_of(atoms)
+            self._norms = row_norms(atoms)
             check_norms("D", self._norms, atoms.dtype)
-            self._D = (atoms / nonzero(self._norms)[:, None]).to(atoms.dtype)
+            self._D = (atoms / as_divisors(self._norms)[:, None]).to(atoms.dtype)
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, NDArray[np.float64]]:
-        """Return the codes of the rows of a block, and their squared residuals."""
+        """Return the codes (n, n_atoms) of the samples Y and their squared residuals (n,)."""
         with device_context():
-            picks, codes, used, errors = self.code_on_device(to_device(Y))
-            return to_csr(picks, codes, used, self._n_atoms), errors.cpu().numpy()
+            selected, codes, is_valid, errors = self.code_on_device(to_device(Y))
+            return to_csr(selected, codes, is_valid, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return selected atoms (n, L), codes, a mask of valid entries, and squared residuals."""
-        sample_norms = norms_of(Y)
+        """Return atom indices, codes, a mask of used slots (n, L each), and squared residuals (n,).
+
+        All are tensors on the device; L is `n_nonzero`.
+        """
+        sample_norms = row_norms(Y)
         check_norms("Y", sample_norms, Y.dtype)
-        norms = nonzero(sample_norms)
+        norms = as_divisors(sample_norms)
         B = Y @ self._D.T
         B /= norms[:, None].to(B.dtype)
-        picks, alphas, R, sizes, left = self._pursue(
+        selected, alphas, R, sizes, remaining = self._pursue(
             B,
             self._G,
             (sample_norms > 0).double(),
@@ -154,17 +157,17 @@ class OMPCoder:
             self._n_nonzero,
             self._order_recursive,
         )
-        codes = codes_of(alphas, R, norms, nonzero(self._norms)[picks.long()])
-        return picks, codes, active_positions(picks, sizes), left * sample_norms**2
+        codes = codes_from_basis(alphas, R, norms, as_divisors(self._norms)[selected.long()])
+        return selected, codes, valid_entries(selected, sizes), remaining * sample_norms**2
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return codes (n, n_atoms) and squared residuals (n,), on the device."""
-        picks, codes, used, errors = self.code_on_device(Y)
-        return table_to_dense(picks, codes, used, self._n_atoms), errors
+        """Return codes (n, n_atoms) and squared residuals (n,) as tensors on the device."""
+        selected, codes, is_valid, errors = self.code_on_device(Y)
+        return table_to_dense(selected, codes, is_valid, self._n_atoms), errors
 
 
 class JointCoder:
-    """Greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
+    """Coder by greedy pursuit of one support for all channels; see `kernels.cpu.joint_omp`.
 
     Atoms are scaled to unit norm in every channel, samples to unit norm over all channels. The
     codes are scaled back.
@@ -177,28 +180,28 @@ class JointCoder:
         self._order_recursive = order_recursive
         with device_context():
             atoms = to_device(D)
-            norms = norms_of(atoms)
+            norms = row_norms(atoms)
             check_norms("D", norms, atoms.dtype)
-            self._norms = nonzero(norms)
+            self._norms = as_divisors(norms)
             self._D = (atoms / self._norms[:, :, None]).to(atoms.dtype)
             self._G = self._D @ self._D.mT
 
     def code(self, Y: NDArray | Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Return the codes of Y (n_channels, n, n_features) per channel, and squared residuals."""
+        """Encode samples Y (n_channels, n, n_features); see the coder of the CPU backend."""
         with device_context():
-            parts = [self._code_part(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
+            parts = [self._code_rows(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
         codes, errors = zip(*parts, strict=True)
         return [vstack(channel, format="csr") for channel in zip(*codes, strict=True)], (
             np.concatenate(errors)
         )
 
-    def _code_part(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        sample_norms = torch.linalg.vector_norm(norms_of(Y), dim=0)
+    def _code_rows(self, Y: Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
+        sample_norms = torch.linalg.vector_norm(row_norms(Y), dim=0)
         check_norms("Y", sample_norms, Y.dtype)
-        norms = nonzero(sample_norms)
+        norms = as_divisors(sample_norms)
         B = Y @ self._D.mT
         B /= norms[:, None].to(B.dtype)
-        picks, alphas, R, sizes, left = gpu_joint.pursue(
+        selected, alphas, R, sizes, remaining = gpu_joint.pursue(
             B,
             self._G,
             (sample_norms > 0).double(),
@@ -206,14 +209,14 @@ class JointCoder:
             self._n_nonzero,
             self._order_recursive,
         )
-        codes = codes_of(alphas, R, norms, self._norms[:, picks.long()])
-        used = active_positions(picks, sizes)
-        S = [to_csr(picks, codes_c, used, self._n_atoms) for codes_c in codes]
-        return S, (left * sample_norms**2).cpu().numpy()
+        codes = codes_from_basis(alphas, R, norms, self._norms[:, selected.long()])
+        is_valid = valid_entries(selected, sizes)
+        S = [to_csr(selected, codes_c, is_valid, self._n_atoms) for codes_c in codes]
+        return S, (remaining * sample_norms**2).cpu().numpy()
 
 
 class LassoCoder:
-    """Exact l1 codes; see `kernels.cpu.lasso` and `kernels.cuda.lasso`."""
+    """Coder by exact l1 minimisation; see `kernels.cuda.lasso`."""
 
     def __init__(self, D: NDArray | Tensor, penalty: float, tol: float) -> None:
         self._n_atoms = len(D)
@@ -223,48 +226,48 @@ class LassoCoder:
             self._D = _padded(D)
             # Rounding of the products must not raise the true gap above the tolerance.
             self._tol = max(tol - 256 * torch.finfo(self._D.dtype).eps, 0.5 * tol)
-            norms = norms_of(self._D)
-            self._largest = float(norms.max())
-            check_norms("D", norms, self._D.dtype, times=self._largest)
+            norms = row_norms(self._D)
+            self._max_norm = float(norms.max())
+            check_norms("D", norms, self._D.dtype, max_factor=self._max_norm)
             self._solve = _algorithms()[1].solve
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
-        """Return the codes of the rows, and the number of rows that missed the tolerance."""
+        """Return the codes (n, n_atoms) of the samples Y and how many did not converge."""
         with device_context():
             atoms, codes, n_missed = self.code_on_device(to_device(Y))
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return active atoms (n, slots), their codes, and how many rows missed the tolerance.
+        """Return atom indices and codes (n, n_slots each), and how many did not converge.
 
-        A free slot has the atom −1.
+        Free slots contain −1. The largest code determines n_slots, rounded up.
         """
-        norms = norms_of(Y)
-        check_norms("Y", norms, Y.dtype, times=self._largest)
+        norms = row_norms(Y)
+        check_norms("Y", norms, Y.dtype, max_factor=self._max_norm)
         return self._solve(
             Y @ self._D.T, norms**2, self._G, self._penalty, self._tol, self._capacity
         )
 
     def code_dense(self, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return codes (n, n_atoms) and squared residuals (n,), on the device."""
-        S, _ = self.code_all(Y)
-        return S, norms_of(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
+        """Return codes (n, n_atoms) and squared residuals (n,) as tensors on the device."""
+        S, _ = self.solve_dense(Y)
+        return S, row_norms(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
 
-    def code_all(self, Y: Tensor) -> tuple[Tensor, int]:
-        """Return codes (n, n_atoms) on the device, and how many rows missed the tolerance."""
+    def solve_dense(self, Y: Tensor) -> tuple[Tensor, int]:
+        """Return codes (n, n_atoms) as a tensor on the device, and how many did not converge."""
         atoms, codes, n_missed = self.code_on_device(Y)
         return table_to_dense(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def residuals(
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return class residuals ‖y − δ_i(s)D‖, and how many rows missed the tolerance."""
+        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
         with device_context():
             Y = to_device(Y)
-            S, n_missed = self.code_all(Y)
-            norms = class_norms(self._D[: self._n_atoms], Y, S, atom_classes, n_classes)
-            return checked_residuals(norms, Y.dtype), n_missed
+            S, n_missed = self.solve_dense(Y)
+            norms = class_residual_norms(self._D[: self._n_atoms], Y, S, atom_classes, n_classes)
+            return check_residuals(norms, Y.dtype), n_missed
 
 
 def encode_and_accumulate(
@@ -274,9 +277,9 @@ def encode_and_accumulate(
     own_label: int,
     class_weights: NDArray[np.float64],
     n_worst: int,
-    split: bool = False,
+    with_own_class: bool = False,
 ) -> SufficientStatistics:
-    """Code the rows of a block and return their sufficient statistics, on the device.
+    """Encode the samples of a block and return their sufficient statistics on the device.
 
     For the parameters see `kernels.cpu.backend.encode_and_accumulate`.
     """
@@ -284,45 +287,47 @@ def encode_and_accumulate(
         Y = to_device(Y)
         S, errors = coder.code_dense(Y)
         weights = torch.from_numpy(np.ascontiguousarray(class_weights)).to(Y.device)
-        return gpu_sums.sum_codes(
-            Y, S, errors, labels_to_device(labels), own_label, weights, n_worst, split
+        return gpu_device.compute_statistics(
+            Y, S, errors, labels_to_device(labels), own_label, weights, n_worst, with_own_class
         )
 
 
 def replace_unused_atoms(
-    D: NDArray | Tensor, uses: NDArray | Tensor, candidates: NDArray | Tensor
+    D: NDArray | Tensor, usage_counts: NDArray | Tensor, candidates: NDArray | Tensor
 ) -> NDArray | Tensor:
-    """Replace unused and duplicate atoms by candidates; D may be an array or a tensor.
+    """Return new atoms as an array or a tensor, as D is.
 
     For the parameters see `kernels.sufficient_statistics.replace_unused_atoms`.
     """
     if not isinstance(D, Tensor):
-        return idle_atoms.replace_unused_atoms(D, _fetch(uses), _fetch(candidates))
+        return host_statistics.replace_unused_atoms(D, _fetch(usage_counts), _fetch(candidates))
     with device_context():
-        return gpu_sums.replace_unused_atoms(D, to_device(uses), to_device(candidates))
+        return gpu_device.replace_unused_atoms(D, to_device(usage_counts), to_device(candidates))
 
 
 def class_residuals(
     D: NDArray, Y: NDArray | Tensor, S: csr_array, atom_classes: NDArray, n_classes: int
 ) -> NDArray[np.float64]:
-    """Return ‖y − δ_i(s)D‖ for all rows and classes: (n, n_classes)."""
+    """Return the residual norms of the samples with the atoms of each class, (n, n_classes)."""
     with device_context():
         Y, atoms = to_device(Y), to_device(D)
         dense = to_dense(S, Y.device)
-        return checked_residuals(class_norms(atoms, Y, dense, atom_classes, n_classes), Y.dtype)
+        return check_residuals(
+            class_residual_norms(atoms, Y, dense, atom_classes, n_classes), Y.dtype
+        )
 
 
 def update_atoms(
     D: NDArray | Tensor, E: NDArray | Tensor, F: NDArray | Tensor, n_sweeps: int, tol: float
 ) -> NDArray | Tensor:
-    """Sweep over all atoms until no entry changes by more than tol, at most n_sweeps times.
+    """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, as `kernels.cpu.backend`.
 
-    Atoms passed as a tensor are returned as a tensor.
+    Return an array or a tensor, as D is.
     """
     with device_context():
         initial = to_device(D)
         E_, F_ = (to_device(x).to(initial.dtype) for x in (E, F))
-        scale = _comfortable_scale(E_, F_)
+        scale = _overflow_safe_scale(E_, F_)
         if scale is None:
             check_sums(_fetch(E_), _fetch(F_))
         elif scale != 1:
@@ -335,20 +340,24 @@ def update_atoms(
             if n_sweeps > 1 and (atoms - before).abs().max() <= tol:
                 break
         # Overflow or underflow of squares gives atoms that do not have unit norm.
-        off = ~((norms_of(atoms) - 1).abs() < 1e-3) & (atoms != initial).any(dim=1)
-        if off.any():
+        wrong_norm = ~((row_norms(atoms) - 1).abs() < 1e-3) & (atoms != initial).any(dim=1)
+        if wrong_norm.any():
             check_result("the atoms", np.array([np.nan]), as_numpy_type(atoms.dtype))
         return atoms if isinstance(D, Tensor) else atoms.cpu().numpy()
 
 
-def _comfortable_scale(E: Tensor, F: Tensor) -> float | None:
-    """Return 1, or a power of two that prevents overflow of squares of E and F; None if infinite.
+def _overflow_safe_scale(E: Tensor, F: Tensor) -> float | None:
+    """Return a power of two, mostly 1, by which to multiply E and F so that no square overflows.
 
-    The scale does not change the minimiser of −2·tr(E Dᵀ) + tr(F D Dᵀ), bit for bit.
+    It does not change the minimiser, bit for bit. Return None if E or F is not finite.
     """
     largest = float(torch.maximum(E.abs().max(), F.abs().max()))
     if not np.isfinite(largest):
         return None
-    most = int(np.log2(torch.finfo(E.dtype).max)) // 4
+    max_exponent = int(np.log2(torch.finfo(E.dtype).max)) // 4
     exponent = int(np.frexp(largest)[1])
-    return 1.0 if abs(exponent) <= most else 2.0 ** -max(-3 * most, min(3 * most, exponent))
+    return (
+        1.0
+        if abs(exponent) <= max_exponent
+        else 2.0 ** -max(-3 * max_exponent, min(3 * max_exponent, exponent))
+    )

@@ -13,31 +13,32 @@ from torch import Tensor
 def pursue(
     B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Select atoms and orthogonalise them, as `kernels.cuda.omp.pursue` with several channels.
+    """Select and orthogonalise atoms, as `kernels.cuda.omp.pursue`, jointly for several channels.
 
     Parameters
     ----------
-    B : (n_channels, n, k), products of samples and atoms
+    B : (n_channels, n, k), products ⟨y_c, d_cj⟩ of n samples and k atoms
     G : (n_channels, k, k), Gram matrices
     squared_norms : (n,), squared norms of the samples over all channels
     tols : (n,), squared residuals at which a sample is finished
     n_nonzero : maximum number of atoms per sample (L)
-    order_recursive : whether selection is order-recursive, else classical
+    order_recursive : whether to select by Σ_c c²/outside; otherwise by Σ_c c²
 
     Returns
     -------
-    picks (n, L), α (n_channels, n, L), R (n_channels, n, L, L), numbers of picks (n,), and squared
-    residuals (n,). In a channel in which an atom depends on earlier ones its α and code are 0.
+    selected, sizes, remaining : (n, L), (n,) and (n,), as in `kernels.cuda.omp.pursue`
+    alphas, R : (n_channels, n, L) and (n_channels, n, L, L). In a channel in which an atom depends
+        on atoms selected before, its α is 0
     """
     n_channels, n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
-    dependent = epsilon**0.5
+    min_pivot = epsilon**0.5
     c = B.clone()
     outside = torch.ones_like(B)
     V = B.new_zeros(n_channels, n_rows, n_nonzero, k)
     R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_channels, n_rows, 1, 1)
     alphas = B.new_zeros(n_channels, n_rows, n_nonzero)
-    picks = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
+    selected = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
     sizes = torch.zeros(n_rows, dtype=torch.int64, device=B.device)
     remaining = squared_norms.double().clone()
     noise = remaining * max(epsilon, 1e-12)
@@ -45,33 +46,37 @@ def pursue(
     rows = torch.nonzero(remaining > tols)[:, 0]
     while len(rows):
         divisor = outside[:, rows] if order_recursive else 1
-        scores = torch.where(outside[:, rows] > dependent, c[:, rows] ** 2 / divisor, 0)
+        scores = torch.where(outside[:, rows] > min_pivot, c[:, rows] ** 2 / divisor, 0)
         best, s = scores.sum(dim=0).max(dim=1)
-        going = best.double() > noise[rows]
-        rows, s = rows[going], s[going]
+        is_significant = best.double() > noise[rows]
+        rows, s = rows[is_significant], s[is_significant]
         coefficients = V[:, rows, :, s].transpose(0, 1)  # indexed dimensions come first
         pivot = G[:, s, s] - (coefficients**2).sum(dim=2)
-        fits = pivot > dependent
+        is_independent = pivot > min_pivot
         # The score included a channel in which the atom is dependent: repeat the selection.
-        misjudged = (~fits & (outside[:, rows, s] > dependent)).any(dim=0)
-        outside[:, rows, s] = torch.where(fits & misjudged, outside[:, rows, s], 0)
+        must_repeat = (~is_independent & (outside[:, rows, s] > min_pivot)).any(dim=0)
+        outside[:, rows, s] = torch.where(is_independent & must_repeat, outside[:, rows, s], 0)
 
-        new, atom, fit = rows[~misjudged], s[~misjudged], fits[:, ~misjudged]
+        new, atom, is_independent_new = (
+            rows[~must_repeat],
+            s[~must_repeat],
+            is_independent[:, ~must_repeat],
+        )
         size = sizes[new]
-        nu = torch.where(fit, pivot[:, ~misjudged], 1).sqrt()
-        coefficients = torch.where(fit[:, :, None], coefficients[:, ~misjudged], 0)
-        alpha = torch.where(fit, c[:, new, atom] / nu, 0)
+        nu = torch.where(is_independent_new, pivot[:, ~must_repeat], 1).sqrt()
+        coefficients = torch.where(is_independent_new[:, :, None], coefficients[:, ~must_repeat], 0)
+        alpha = torch.where(is_independent_new, c[:, new, atom] / nu, 0)
         v = G[:, atom] - torch.einsum("cnl,cnlk->cnk", coefficients, V[:, new])
-        v = torch.where(fit[:, :, None], v / nu[:, :, None], 0)
+        v = torch.where(is_independent_new[:, :, None], v / nu[:, :, None], 0)
         R[:, new, size] = coefficients
         R[:, new, size, size] = nu
         V[:, new, size] = v
         alphas[:, new, size] = alpha
-        picks[new, size] = atom.int()
+        selected[new, size] = atom.int()
         remaining[new] -= (alpha.double() ** 2).sum(dim=0)
         c[:, new] -= alpha[:, :, None] * v
         outside[:, new] -= v**2
         outside[:, new, atom] = 0
         sizes[new] += 1
         rows = rows[(sizes[rows] < n_nonzero) & (remaining[rows] > tols[rows])]
-    return picks, alphas, R, sizes, remaining.clamp(min=0)
+    return selected, alphas, R, sizes, remaining.clamp(min=0)

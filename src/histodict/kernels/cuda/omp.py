@@ -1,8 +1,9 @@
 """Greedy pursuit on a CUDA device: the recursion of `kernels.cpu.omp`, one sample per program.
 
-A program holds the correlations and outside norms of a sample in registers through all selections.
-The products of the basis with the atoms, v_i, are in scratch memory of the program, which fits into
-the caches. The Gram matrix is in the second-level cache.
+A program holds c, the correlations of a sample with the atoms, and `outside` (n in
+`kernels.cpu.omp`), the squared norms of the atoms outside the span of the selected ones, in
+registers. V, the products v_i of the basis with the atoms, is in scratch memory of the program,
+which fits into the caches. The Gram matrix is in the second-level cache.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ _CHUNK = 8  # basis vectors that are loaded from the cache together
 def pursue(
     B: Tensor, G: Tensor, squared_norms: Tensor, tols: Tensor, n_nonzero: int, order_recursive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Select atoms and orthogonalise them, for atoms and samples of unit norm, or zero.
+    """Select and orthogonalise atoms for each sample; atoms and samples have norm 1 or 0.
 
     Parameters
     ----------
-    B : (n, k), products ⟨y, d_j⟩
+    B : (n, k), products ⟨y, d_j⟩ of n samples and k atoms
     G : (k, k), Gram matrix
     squared_norms : (n,), ‖y‖², 1 or 0
     tols : (n,), squared residuals at which a sample is finished
     n_nonzero : maximum number of atoms per sample (L)
-    order_recursive : whether selection is order-recursive, else classical
+    order_recursive : whether to select by c²/outside; otherwise by c²
 
     Returns
     -------
-    picks (n, L), the selected atoms; α (n, L), coefficients in the orthonormal basis; R (n, L, L),
-    lower triangles that map the basis to the atoms, with ones on the diagonal of unused rows; the
-    numbers of picks (n,); and the squared residuals (n,)
+    selected : (n, L), indices of the selected atoms
+    alphas : (n, L), coefficients in the orthonormal basis
+    R : (n, L, L), lower triangles that map the basis to the atoms; unused rows are those of I
+    sizes : (n,), number of selected atoms
+    remaining : (n,), squared residuals
     """
     n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps
@@ -49,7 +52,7 @@ def pursue(
     V = B.new_empty(n_programs, n_nonzero, width)
     R = torch.eye(n_nonzero, dtype=B.dtype, device=B.device).repeat(n_rows, 1, 1)
     alphas = B.new_zeros(n_rows, n_nonzero)
-    picks = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
+    selected = torch.zeros(n_rows, n_nonzero, dtype=torch.int32, device=B.device)
     sizes = torch.zeros(n_rows, dtype=torch.int32, device=B.device)
     remaining = squared_norms.clone()
     if n_rows:
@@ -58,7 +61,7 @@ def pursue(
             G,
             tols,
             V,
-            picks,
+            selected,
             alphas,
             R,
             sizes,
@@ -75,19 +78,19 @@ def pursue(
             num_warps=n_warps,
             **UNIFORM,
         )
-    return picks, alphas, R, sizes, remaining.clamp(min=0)
+    return selected, alphas, R, sizes, remaining.clamp(min=0)
 
 
 def count_processors(device: torch.device) -> int:
-    """Return the number of multiprocessors of a CUDA device; 1 elsewhere (Triton interpreter)."""
+    """Return the number of multiprocessors of a CUDA device; 1 for the Triton interpreter."""
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @triton.jit
-def _better(score, atom, c, other_score, other_atom, other_c):
-    """Return the larger score; among equal ones that of the first atom."""
+def _larger_score(score, atom, c, other_score, other_atom, other_c):
+    """Return (score, atom, c) of the larger score; among equal ones that of the first atom."""
     keep = (score > other_score) | ((score == other_score) & (atom < other_atom))
     return (
         tl.where(keep, score, other_score),
@@ -102,7 +105,7 @@ def _pursue(
     G,
     tols,
     V,
-    picks,
+    selected,
     alphas,
     R,
     sizes,
@@ -110,13 +113,14 @@ def _pursue(
     n_rows,
     k,
     n_nonzero,
-    dependent,
-    noise_share,
+    min_pivot,
+    noise_fraction,
     ORDER_RECURSIVE: tl.constexpr,
     ATOMS: tl.constexpr,
     STEPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    """Encode rows of B; see `pursue`. Smaller decreases than noise_fraction·‖y‖² are rounding."""
     atom = tl.arange(0, ATOMS)
     step = tl.arange(0, STEPS)
     program = tl.program_id(0).to(tl.int64)
@@ -127,27 +131,27 @@ def _pursue(
         outside = tl.full([ATOMS], 1.0, c.dtype)
         remaining = tl.load(squared_residuals + row)
         tol = tl.load(tols + row)
-        noise = remaining * noise_share  # a smaller decrease of the residual may be rounding
+        noise = remaining * noise_fraction  # a smaller decrease of the residual may be rounding
         size = 0
         running = remaining > tol
         while running:
             divisor = outside if ORDER_RECURSIVE else 1.0
             # Exclude NaN, from an overflow: with it the threads of a program would diverge.
-            scores = tl.where((outside > dependent) & (c == c), c * c / divisor, 0.0)
-            best, s, c_s = tl.reduce((scores, atom, c), 0, _better)
+            scores = tl.where((outside > min_pivot) & (c == c), c * c / divisor, 0.0)
+            best, s, c_s = tl.reduce((scores, atom, c), 0, _larger_score)
             running = best.to(tl.float64) > noise
             if running:
                 r = tl.load(V + step * ATOMS + s, mask=step < size, other=0.0)
                 pivot = tl.load(G + s * k + s) - tl.sum(r * r)
-                if pivot > dependent:
+                if pivot > min_pivot:
                     nu = tl.sqrt(pivot)
                     alpha = c_s / nu
                     v = tl.load(G + s * k + atom, mask=atom < k, other=0.0)
-                    v = (v - _span(V, s, size, atom, ATOMS, CHUNK)) / nu
+                    v = (v - _project_on_span(V, s, size, atom, ATOMS, CHUNK)) / nu
                     tl.store(V + size * ATOMS + atom, v)
                     r = tl.where(step == size, nu, r)
                     tl.store(R + (first + size) * n_nonzero + step, r, mask=step < n_nonzero)
-                    tl.store(picks + first + size, s)
+                    tl.store(selected + first + size, s)
                     tl.store(alphas + first + size, alpha)
                     c = tl.fma(-v, alpha, c)
                     outside = tl.fma(-v, v, outside)
@@ -163,8 +167,8 @@ def _pursue(
 
 
 @triton.jit
-def _span(V, s, size, atom, ATOMS: tl.constexpr, CHUNK: tl.constexpr):
-    """Return Σ_i v_i[s] v_i, the products of all atoms with the part of atom s in the span."""
+def _project_on_span(V, s, size, atom, ATOMS: tl.constexpr, CHUNK: tl.constexpr):
+    """Return Σ_i v_i[s] v_i, the products of all atoms with atom s projected on the span."""
     total = tl.zeros([ATOMS], V.dtype.element_ty)
     for start in range(0, size, CHUNK):
         i = start + tl.arange(0, CHUNK)
