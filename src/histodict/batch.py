@@ -72,20 +72,6 @@ from .utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .utils.results_folder import Content, ResultsFolder
 from .utils.text_io import Row, failure_reason, printable, write_table
 
-__all__ = [
-    "SCORES",
-    "ImageTask",
-    "RunResult",
-    "ground_truth_to_json",
-    "list_input_images",
-    "output_key",
-    "predict_and_export",
-    "predict_images",
-    "printable_path",
-    "record_from_result",
-    "with_absolute_paths",
-]
-
 # Maximum length of the file name within KEY, so that no name exceeds the limit of file systems.
 _MAX_NAME_BYTES = 200
 
@@ -567,11 +553,8 @@ def _find_scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredM
     for content in contents:
         maps = [name for name in content["files"] if name.startswith("maps/")]
         if content["ground_truth"] and maps:
-            yield (
-                record_from_result(content),
-                folder / maps[0],
-                content["row"].get("min_patches", 1),
-            )
+            min_patches = content["row"].get("min_patches", 1)
+            yield record_from_result(content), folder / maps[0], min_patches
 
 
 def _make_project_image(content: Content) -> ProjectImage:

@@ -17,9 +17,10 @@ from ..datasets.manifest import ImageRecord
 from ..datasets.survey import content_order
 from ..methods.patch_classifier import PatchClassifier
 from ..models.image_pipeline import AtomTable, ImagePipeline
+from ..models.inputs import no_tissue_message
 from ..models.patch_pipeline import map_with_progress
 from ..models.plan import Model
-from ..models.prepared_image import no_tissue_message, open_prepared_image
+from ..models.prepared_image import open_prepared_image
 from ..utils.files import NPZ_ERRORS, atomic_write
 from ..utils.parallel import Threads
 from ..utils.progress import Callback, no_callback

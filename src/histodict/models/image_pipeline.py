@@ -31,8 +31,9 @@ from ..utils.array_schema import ArraySpec
 from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor, map_blocks
 from ..utils.progress import Callback, Progress, no_callback
+from .inputs import no_tissue_message, warn_no_tissue
 from .model_file import ModelData
-from .prepared_image import PreparedImage, no_tissue_message, open_prepared_image, warn_no_tissue
+from .prepared_image import PreparedImage, open_prepared_image
 from .recipe import Recipe
 
 

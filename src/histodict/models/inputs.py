@@ -38,8 +38,9 @@ from ..metrics.confounding import find_confounders
 from ..patches.grid import PatchGrid
 from ..patches.patch_map import PatchMap
 from ..patches.sampling import MIN_OVERLAP
+from ..preprocessing.quality import NONE
 from ..utils.progress import Callback
-from ..utils.text_io import truncated_list
+from ..utils.text_io import pluralize, truncated_list
 from ..utils.validation import hint
 from .predictions import Prediction
 from .prepared_image import image_downsample
@@ -363,3 +364,39 @@ def region_coverage(record: ImageRecord, region: str) -> RegionCoverage:
     """Return the coverage by a region, from the record's mask or outlines."""
     with open_image(record.path, record.mpp) as source:
         return load_region(record, source, region)
+
+
+def no_tissue_message(location: str, recipe: Recipe) -> str:
+    """Return the message that no tissue was found, with a hint if quality filters are set."""
+    message = f"no tissue was found in {location}"
+    if recipe.quality_filters == NONE:
+        return message
+    return (
+        f"{message} after quality_filters={recipe.quality_filters}. To use all tissue, set "
+        f"quality_filters={NONE}"
+    )
+
+
+def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
+    """Warn that training images have no tissue, or none inside their outlines."""
+    names = [
+        f"{record.path.name}{' inside the outlines' * (record.region_of_interest is not None)}"
+        for record in records
+    ]
+    if names:
+        warnings.warn(
+            f"{pluralize(len(names), 'training image')} without tissue "
+            f"{'was' if len(names) == 1 else 'were'} not used: {truncated_list(names)}",
+            stacklevel=2,
+        )
+
+
+def warn_whole_images(records: Sequence[ImageRecord]) -> None:
+    """Warn that all patches of training images are used, because hardly any tissue was found."""
+    if records:
+        names = truncated_list([record.path.name for record in records])
+        warnings.warn(
+            f"{pluralize(len(records), 'training image')} with hardly any tissue, used as a "
+            f"whole: {names}",
+            stacklevel=2,
+        )

@@ -54,15 +54,9 @@ from ..utils.cache import ArrayCache
 from ..utils.parallel import Executor, Threads, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .image_pipeline import AtomTable, ImagePipeline, ImageScores
+from .inputs import no_tissue_message, warn_no_tissue, warn_whole_images
 from .model_file import ModelData, array_specs
-from .prepared_image import (
-    PreparedImage,
-    no_tissue_message,
-    open_prepared_image,
-    warn_no_tissue,
-    warn_whole_images,
-    window_progress,
-)
+from .prepared_image import PreparedImage, open_prepared_image, window_progress
 from .recipe import Recipe
 
 
@@ -387,11 +381,7 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """Return scores, patch map and patch statistics of an image; see `ImagePipeline`.
-
-        The patches on tissue are encoded chunk by chunk, in parallel. The patch map follows from
-        the codes and class distances, and the scores follow from statistics of the patch map.
-        """
+        """Return scores, patch map and patch statistics of an image; see `ImagePipeline`."""
         classifier = copy(self.classifier_).set_params(n_jobs=1)  # the chunks run in parallel
         with open_prepared_image(
             path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within

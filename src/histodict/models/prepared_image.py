@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
-from ..datasets.record import ImageRecord
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
@@ -33,7 +31,7 @@ from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
 from ..patches.vectors import no_feature_file_message
 from ..precomputed.feature_file import FeatureFile, FeatureMetadata, is_feature_file, open_features
-from ..preprocessing.quality import NONE, QualityMap, median_tissue_density, parse_quality_filters
+from ..preprocessing.quality import QualityMap, median_tissue_density, parse_quality_filters
 from ..preprocessing.stain import NORMALIZERS, LookupTransform, StainTransform
 from ..preprocessing.tissue import (
     BackgroundMask,
@@ -47,7 +45,6 @@ from ..preprocessing.tissue import (
 )
 from ..utils.cache import ArrayCache
 from ..utils.progress import Callback, Progress, cumulative_shares
-from ..utils.text_io import pluralize, truncated_list
 from ..utils.validation import hint
 from .recipe import Recipe
 
@@ -345,42 +342,6 @@ class PreparedImage:
     def tissue_fraction(self, patches: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the fraction of tissue of each patch."""
         return tissue_fraction(patches, self._tissue)
-
-
-def no_tissue_message(location: str, recipe: Recipe) -> str:
-    """Return the message that no tissue was found, with a hint if quality filters are set."""
-    message = f"no tissue was found in {location}"
-    if recipe.quality_filters == NONE:
-        return message
-    return (
-        f"{message} after quality_filters={recipe.quality_filters}. To use all tissue, set "
-        f"quality_filters={NONE}"
-    )
-
-
-def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
-    """Warn that training images have no tissue, or none inside their outlines."""
-    names = [
-        f"{record.path.name}{' inside the outlines' * (record.region_of_interest is not None)}"
-        for record in records
-    ]
-    if names:
-        warnings.warn(
-            f"{pluralize(len(names), 'training image')} without tissue "
-            f"{'was' if len(names) == 1 else 'were'} not used: {truncated_list(names)}",
-            stacklevel=2,
-        )
-
-
-def warn_whole_images(records: Sequence[ImageRecord]) -> None:
-    """Warn that all patches of training images are used, because hardly any tissue was found."""
-    if records:
-        names = truncated_list([record.path.name for record in records])
-        warnings.warn(
-            f"{pluralize(len(records), 'training image')} with hardly any tissue, used as a "
-            f"whole: {names}",
-            stacklevel=2,
-        )
 
 
 def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
