@@ -62,7 +62,7 @@ _MODULES = {
 }  # of commands whose module has another name
 
 
-class Commands(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """Command group that imports its commands at first use, and lists them in groups."""
 
     def __init__(self, **options: Any) -> None:
@@ -132,7 +132,7 @@ def _exit_after_output_error(error: OSError) -> None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=LazyCommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

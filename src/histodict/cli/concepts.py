@@ -36,7 +36,7 @@ def concepts(
     ] = "efficientnet-lite0",
     seed: SeedOption = 0,
     images: ImageOptions,
-    work: ExecutionCliOptions,
+    execution_options: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Learn concepts from unlabelled images; classify images from a few labels.
@@ -60,9 +60,11 @@ def concepts(
         if images.features is None:
             check_installed(encoder)
         source = ConceptTrainingSet.from_records(
-            _expand_feature_folders(images).list_images(), encoder, images.size
+            _expand_feature_folders(images).list_images(), encoder, images.pixel_size
         )
-        dictionary, usage, is_new = _learn_or_load(source, n_concepts, seed, output, work)
+        dictionary, usage, is_new = _learn_or_load(
+            source, n_concepts, seed, output, execution_options
+        )
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():
         warn(source.describe_size_differences())
@@ -92,7 +94,11 @@ def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
 
 
 def _learn_or_load(
-    source: ConceptTrainingSet, n_concepts: int, seed: int, output: Path, work: ExecutionCliOptions
+    source: ConceptTrainingSet,
+    n_concepts: int,
+    seed: int,
+    output: Path,
+    execution_options: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
     """Load or compute concepts and usage; return them and whether they were computed."""
     from ..datasets.survey import check_files
@@ -113,9 +119,9 @@ def _learn_or_load(
     if stored:
         check_settings_match(output, stored[2], settings)
         return stored[0], stored[1], False
-    with work.begin() as execution:
+    with execution_options.start() as execution:
         options: dict[str, Any] = {
-            "n_jobs": work.jobs,
+            "n_jobs": execution_options.jobs,
             "callback": execution.callback,
             "executor": execution.executor,
         }

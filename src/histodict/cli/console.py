@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FAILURES = "failures.csv"  # table of the files that failed in the last run, in the results folder
-signals: list[int] = []  # received by this process; any error after one is a consequence of it
+received_signals: list[
+    int
+] = []  # received by this process; any error after one is a consequence of it
 
 
 @contextmanager
@@ -42,23 +44,23 @@ def report_errors() -> Iterator[None]:
     """
     from concurrent.futures import BrokenExecutor
 
-    previous_format, warnings.formatwarning = warnings.formatwarning, _single_line
+    previous_format, warnings.formatwarning = warnings.formatwarning, _format_warning
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
         message = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        message = f"the system ended a worker process. {_with_memory_hint()}"
+        message = f"the system ended a worker process. {_memory_hint()}"
         cause = error
     except MemoryError as error:
-        message = f"not enough memory: {str(error) or _with_memory_hint()}"
+        message = f"not enough memory: {str(error) or _memory_hint()}"
         cause = error
     else:
         return
     finally:
         warnings.formatwarning = previous_format
-    if signals:
+    if received_signals:
         raise cause
     _write_line("[red]Error:[/]", message)
     raise typer.Exit(2) from cause
@@ -81,7 +83,7 @@ def set_resume_hint(reused_work: str = "finished images or runs") -> None:
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
-def _with_memory_hint() -> str:
+def _memory_hint() -> str:
     text = "If memory is exhausted, run the same command with fewer --jobs"
     return "; ".join([text, *_resume_hint])
 
@@ -137,7 +139,7 @@ def check_html_file(output: Path) -> None:
         raise ValueError(f"--output {output}: the page is HTML; choose a name that ends in .html")
 
 
-def _single_line(message: Warning | str, *location: Any, **more: Any) -> str:
+def _format_warning(message: Warning | str, *location: Any, **more: Any) -> str:
     """Format a warning on one line, without its source location."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
@@ -262,14 +264,14 @@ def handle_signals() -> Iterator[None]:
         yield
     except BaseException as error:
         # A signal may surface as another error, for example from an interrupted import.
-        if not signals and not isinstance(error, KeyboardInterrupt):
+        if not received_signals and not isinstance(error, KeyboardInterrupt):
             raise
-        number = signals[0] if signals else signal.SIGINT
+        number = received_signals[0] if received_signals else signal.SIGINT
         reported.set()
         report_interruption(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
-        signals.clear()
+        received_signals.clear()
         sys.unraisablehook = hook
         signal.set_wakeup_fd(-1)
         writer.close()
@@ -278,7 +280,7 @@ def handle_signals() -> Iterator[None]:
 
 
 def _raise_interrupted(number: int, frame: FrameType | None) -> None:
-    signals.append(number)
+    received_signals.append(number)
     raise CommandInterrupted(number)
 
 

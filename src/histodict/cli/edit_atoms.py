@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-_PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
+_PAGE_BYTES, _ASSIGNMENT, _SELECTION = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class EditOptions:
     name: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_NAMED,
+            metavar=_ASSIGNMENT,
             help='Name atoms: "inflamed:3=crowded dark nuclei". Atoms with the same name are '
             "reported as one (a concept). An empty name removes the name.",
             rich_help_panel=MODEL,
@@ -59,7 +59,7 @@ class EditOptions:
     group: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_NAMED,
+            metavar=_ASSIGNMENT,
             help='Write a group beside atoms in reports and tables: "inflamed:3=nuclei". Unlike '
             "atoms of one name, atoms of a group stay separate.",
             rich_help_panel=MODEL,
@@ -68,7 +68,7 @@ class EditOptions:
     artefact: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Label atoms as artefacts. Predictions do not change.",
             rich_help_panel=MODEL,
         ),
@@ -76,7 +76,7 @@ class EditOptions:
     tissue: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Undo --artefact: the atoms count as tissue again.",
             rich_help_panel=MODEL,
         ),
@@ -84,7 +84,7 @@ class EditOptions:
     disable: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Disable atoms: the model predicts without them. Weights and threshold "
             "do not change.",
             rich_help_panel=MODEL,
@@ -92,7 +92,7 @@ class EditOptions:
     ] = None
     enable: Annotated[
         list[str] | None,
-        typer.Option(metavar=_ATOMS, help="Enable disabled atoms.", rich_help_panel=MODEL),
+        typer.Option(metavar=_SELECTION, help="Enable disabled atoms.", rich_help_panel=MODEL),
     ] = None
     refit_rule: Annotated[
         Path | None,
@@ -205,11 +205,15 @@ def edit(
         if records and notes.disabled != base_model.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
-            changed = _refit_rule(changed, changes.refit_rule, preview, member - 1)
+            changed = _refit_decision_rule(changed, changes.refit_rule, preview, member - 1)
         if output is not None:
             note_replaced(output)
             save_model(changed, output)
-        rows = _compare_predictions(model, changed, records, preview.images.size) if records else []
+        rows = (
+            _compare_predictions(model, changed, records, preview.images.pixel_size)
+            if records
+            else []
+        )
     if as_json:
         content = {
             "model": str(output or model_options.model),
@@ -217,7 +221,7 @@ def edit(
         }
         print_json(content | ({"images": rows} if rows else {}))
         return
-    _print_change(notes, labels, rows)
+    _print_edit_summary(notes, labels, rows)
     if output is not None:
         typer.echo(f"Wrote {output}")
 
@@ -232,7 +236,7 @@ def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _refit_rule(model: Model, source: Path, shown: PreviewOptions, member: int) -> Model:
+def _refit_decision_rule(model: Model, source: Path, shown: PreviewOptions, member: int) -> Model:
     from ..datasets.manifest import read_manifest
     from ..datasets.survey import with_pixel_size
 
@@ -271,7 +275,9 @@ def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str
     return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
 
 
-def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
+def _print_edit_summary(
+    notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]
+) -> None:
     if notes:
         lines = [
             [
@@ -349,7 +355,7 @@ def explain(
             check_html_file(output)
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
-        model, size_option = model_options.load(jobs), images.size
+        model, size_option = model_options.load(jobs), images.pixel_size
         records = images.list_images()
         warn_of_assumed_sizes(model, records, size_option)
         explanations = []
@@ -362,7 +368,7 @@ def explain(
                 explanations.append(explanation)
         if output is not None:
             note_replaced(output)
-            write_explanation_page(output, model, explanations, records, n_parts=n_shown)
+            write_explanation_page(output, model, explanations, records, n_concepts=n_shown)
     if as_json:
         print_json({"images": [each.to_dict() for each in explanations]})
         return

@@ -56,7 +56,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
-def region_names(regions: str | None) -> list[str]:
+def parse_region_names(regions: str | None) -> list[str]:
     """Split the value of --regions into class names."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
@@ -66,13 +66,13 @@ def region_names(regions: str | None) -> list[str]:
     return names
 
 
-def single_region(regions: str | None) -> str | None:
+def parse_single_region(regions: str | None) -> str | None:
     """Return the region class; None if there are none or several."""
-    names = region_names(regions)
+    names = parse_region_names(regions)
     return names[0] if len(names) == 1 else None
 
 
-def chosen_preset(
+def choose_preset(
     preset: str | None,
     settings: dict[str, str],
     methods: list[str],
@@ -159,7 +159,7 @@ def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
         raise ValueError(f"--coordinates needs {' or '.join(f'--{name}' for name in outlines)}")
 
 
-def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
+def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
     """Raise ValueError for pixel sizes that are not positive or exclude each other."""
     from ..utils.validation import check_number
 
@@ -284,19 +284,19 @@ class DataOptions:
     allow_class: AllowClassOption = None
     allow_missing_chunks: AllowMissingOption = False
 
-    def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
+    def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
         """Read the images and print warnings; unusable images raise an error or are skipped.
 
         Parameters
         ----------
         recipes : settings for which the images must be large enough
-        whole_paths : whether paths are made absolute, for use on another machine
+        absolute_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
         from ..precomputed.formats import check_libraries
 
-        check_sizes(self.mpp, self.override_mpp)
-        listed = self.list_labelled_images(self.data.absolute() if whole_paths else self.data)
+        check_pixel_sizes(self.mpp, self.override_mpp)
+        listed = self.list_labelled_images(self.data.absolute() if absolute_paths else self.data)
         for note in listed.notes:
             warn(note, "Note")
         manifest = self.select(listed)
@@ -382,7 +382,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
     def list_labelled_images(self, source: Path) -> Manifest:
         """Read the list of images after checking the region classes."""
-        names = region_names(self.regions)
+        names = parse_region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
                 f"--regions {self.regions}: several classes need annotations. Give --annotations "
@@ -396,7 +396,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         """Return the annotated parts of images if several classes are outlined, else the images."""
         from ..datasets.annotated import check_classes, split_by_annotation
 
-        names = region_names(self.regions)
+        names = parse_region_names(self.regions)
         if len(names) > 1:
             return split_by_annotation(manifest, names)
         if self.annotations is not None:
@@ -428,11 +428,11 @@ class PixelInputOptions:
         return None
 
     @property
-    def size(self) -> PixelSizeOption:
+    def pixel_size(self) -> PixelSizeOption:
         """Pixel size options that apply to all images."""
         from ..images.pixel_size import PixelSizeOption
 
-        check_sizes(self.mpp, self.override_mpp)
+        check_pixel_sizes(self.mpp, self.override_mpp)
         return PixelSizeOption(default=self.mpp, override=self.override_mpp)
 
     def list_images(self) -> list[ImageRecord]:
@@ -479,7 +479,7 @@ class PixelInputOptions:
         images += closed  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
-        return list({_resolved_path(record.path): record for record in records}.values())
+        return list({_resolve_path(record.path): record for record in records}.values())
 
     def _list_table(self, table: Path) -> Sequence[ImageRecord]:
         """Read the images of a CSV file; print its notes, and its warnings if labels are given."""
@@ -496,7 +496,7 @@ class PixelInputOptions:
         return records
 
 
-def _resolved_path(path: Path) -> str:
+def _resolve_path(path: Path) -> str:
     """Return the resolved path; the absolute path for a dangling link or a device."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())

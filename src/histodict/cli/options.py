@@ -143,7 +143,7 @@ CacheOption = Annotated[
         rich_help_panel=ADVANCED,
     ),
 ]
-SettingOption = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -339,7 +339,7 @@ class ExecutionCliOptions:
             import_optional("distributed", "cluster", "--cluster")
 
     @contextmanager
-    def begin(
+    def start(
         self, cache: Path | None = None, weights: Mapping[str, float] | None = None
     ) -> Iterator[ExecutionOptions]:
         """Yield execution options with an open cluster, if requested, and progress bars.

@@ -66,12 +66,12 @@ class ExportOptions:
     ] = False
 
     @property
-    def project_file(self) -> str:
+    def project_file_text(self) -> str:
         """Text with the path of the QuPath project, for the summary; empty without one."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
-    def geojson(self) -> GeoJSONOptions:
+    def geojson_options(self) -> GeoJSONOptions:
         """Options of the GeoJSON files."""
         from ..export.qupath import GeoJSONOptions
 
@@ -84,7 +84,7 @@ def predict(
     output: ResultsOutput,
     images: PredictionInputOptions,
     exports: ExportOptions,
-    work: ExecutionCliOptions,
+    execution_options: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides, or detect regions; the model determines which.
@@ -104,13 +104,13 @@ def predict(
     """
     with report_errors():
         digest = _digest(model_options.model)
-        model = model_options.load(work.jobs)
-        result = _run(model, digest, images, output, exports, work)
+        model = model_options.load(execution_options.jobs)
+        result = _predict_images(model, digest, images, output, exports, execution_options)
     summary = _format_label_counts(result)
-    tables = f"{output / model.table}.csv{exports.project_file}"
+    tables = f"{output / model.table}.csv{exports.project_file_text}"
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
-        tables = f"{output / model.table}.csv and regions.csv{exports.project_file}"
+        tables = f"{output / model.table}.csv and regions.csv{exports.project_file_text}"
     _print_predictions(result, summary, output, tables, as_json)
 
 
@@ -124,13 +124,13 @@ def _digest(model: Path) -> str:
     return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
 
 
-def _run(
+def _predict_images(
     model: Model,
     digest: str,
     images: PredictionInputOptions,
     output: Path,
     exports: ExportOptions,
-    work: ExecutionCliOptions,
+    execution_options: ExecutionCliOptions,
 ) -> RunResult:
     """Predict the images and print warnings."""
     from ..batch import predict_images
@@ -142,14 +142,14 @@ def _run(
     records = images.list_images()
     check_disk_space(output, sum(_estimate_result_bytes(record.path, output) for record in records))
     set_resume_hint("finished images")
-    with work.begin() as execution:
+    with execution_options.start() as execution:
         result = predict_images(
             model,
             digest,
             records,
             output,
-            mpp=images.size,
-            qupath=exports.geojson,
+            mpp=images.pixel_size,
+            qupath=exports.geojson_options,
             callback=execution.callback,
             executor=execution.executor,
             anndata=exports.anndata,

@@ -46,7 +46,7 @@ from .runs import EvaluationResult
 
 _N_BINS = 1000  # bins of margins, which give the AUC to three digits
 _N_TABLE = 4  # true positives, false negatives, false positives, true negatives
-KINDS = "outside of regions", "inside of regions"
+TISSUE_KINDS = "outside of regions", "inside of regions"
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,15 @@ class PatchEvaluation:
         truth = region_patch_mask(record, patch_map)
         return cls(patch_map.margins[..., 1][tissue], truth[tissue], is_counted[tissue])
 
-    def table(self) -> NDArray[np.int64]:
+    def confusion_counts(self) -> NDArray[np.int64]:
         """Return the numbers of true and false positives and negatives: TP, FN, FP, TN."""
         kinds = [(t, d) for t in (self.truth, ~self.truth) for d in (self.detected, ~self.detected)]
         return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
 
-def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
+def count_outlined_patches(
+    record: ImageRecord, patch_map: PatchMap
+) -> dict[str, NDArray[np.int64]]:
     """Return the confusion table of each class, over tissue patches inside outlines.
 
     The true class of patches outside of all outlines is unknown.
@@ -100,12 +102,12 @@ def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArr
             patch_map.margins[..., class_index][known],
             mask[known],
             patch_map.predicted_classes[known] == class_index,
-        ).table()
+        ).confusion_counts()
         for class_index, (name, mask) in enumerate(zip(patch_map.classes, masks, strict=True))
     }
 
 
-def patch_counts(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
+def count_patches(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
     """Return the counts of each image, (n_images, n_columns).
 
     The columns are the confusion table, then a histogram of the margins of patches in the true
@@ -123,7 +125,7 @@ def _counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray[np.in
     bins = np.searchsorted(edges, image.margins, side="right")
     kinds = image.truth, ~image.truth
     by_margin = [np.bincount(bins[kind], minlength=len(edges) + 1) for kind in kinds]
-    return np.concatenate([image.table(), *by_margin])
+    return np.concatenate([image.confusion_counts(), *by_margin])
 
 
 def dice(table: NDArray[np.int64]) -> float | None:
@@ -143,7 +145,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
     # Columns that count patches of the region.
     inside = np.repeat([True, False, True, False], [2, 2, n_bins, n_bins])
     counts = np.concatenate([repeat.predictions * ~inside, repeat.predictions * inside])
-    labels = np.repeat(KINDS, len(repeat.predictions))
+    labels = np.repeat(TISSUE_KINDS, len(repeat.predictions))
     is_nonempty = counts.any(axis=1)
     return Repeat(
         labels[is_nonempty], np.tile(repeat.patients, 2)[is_nonempty], counts[is_nonempty]
@@ -182,7 +184,7 @@ def _binned_auc(labels: NDArray[Any], counts: NDArray[np.int64]) -> float:
     return float((inside * (n_lower + outside / 2)).sum() / (inside.sum() * outside.sum()))
 
 
-# Metrics of `patch_counts`; the first is used for the comparisons.
+# Metrics of `count_patches`; the first is used for the comparisons.
 PATCH_METRICS: dict[str, Metric] = {
     "AUC": _binned_auc,
     "Dice": partial(_ratio, (2, 0, 0, 0), (2, 1, 1, 0)),
@@ -196,7 +198,7 @@ OVERLAPS: dict[str, Metric] = {
 }
 
 
-N_DRAWS = 2000  # bootstrap replicates of every interval and comparison
+N_REPLICATES = 2000  # bootstrap replicates of every interval and comparison
 # Name of each metric: kind of predictions, as in `Repeats`, and function.
 Measures = dict[str, tuple[str, Callable[..., float]]]
 
@@ -217,24 +219,24 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **_scores(result, i, record),
+                    **_score_columns(result, i, record),
                 }
             )
     return rows
 
 
-def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
+def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
     """Return table columns of the i-th image: its scores; for regions, also the confusion table."""
     predictions = result.predicted
     if predictions.min_patches is None:
         return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
-    table = patch_evaluation(result, i, record).table().tolist()
+    table = evaluate_patches(result, i, record).confusion_counts().tolist()
     names = "hits", "misses", "false_alarms", "rest"
     scores = {"score": predictions.scores[i][0], "min_patches": predictions.min_patches}
     return scores | dict(zip(names, table, strict=True))
 
 
-def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
+def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Return the patches of the i-th image of a run with regions."""
     patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
@@ -243,16 +245,19 @@ def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> P
 
 
 def metric_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
     """Return a table row with value and interval for each training set size, method and metric."""
     rows = []
     for size in sizes:
         for method in methods:
-            for name, (kind, metric) in measured.items():
+            for name, (kind, metric) in measures.items():
                 tested = repeats.select(method, size, kind)
                 interval = bootstrap_interval(
-                    metric, tested, n_replicates=N_DRAWS, cross_validated=repeats.cross_validated
+                    metric,
+                    tested,
+                    n_replicates=N_REPLICATES,
+                    cross_validated=repeats.cross_validated,
                 )
                 spread = [metric(repeat.labels, repeat.predictions) for repeat in tested]
                 rows.append(
@@ -272,16 +277,16 @@ def metric_table(
 
 
 def comparison_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
     """Return the table of paired comparisons with the first method, with Holm's correction."""
     rows: list[Row] = []
-    measure, (kind, metric) = next(iter(measured.items()))
+    measure, (kind, metric) = next(iter(measures.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
     for size in sizes if len(methods) > 1 else ():
         first, *others = (repeats.select(name, size, kind) for name in methods)
         comparisons = {
-            name: paired_bootstrap(metric, first, other, n_replicates=N_DRAWS)
+            name: paired_bootstrap(metric, first, other, n_replicates=N_REPLICATES)
             for name, other in zip(methods[1:], others, strict=True)
         }
         corrected = holm([comparison.p_value for comparison in comparisons.values()])
@@ -372,10 +377,10 @@ class Repeats:
         """Return patch counts per image, with equal labels so that resampling is not stratified."""
         records = [self.manifest.select(split.test).records for split in splits]
         evaluations = [
-            [patch_evaluation(result, i, record) for i, record in enumerate(of_split)]
+            [evaluate_patches(result, i, record) for i, record in enumerate(of_split)]
             for result, of_split in zip(results, records, strict=True)
         ]
-        counts = patch_counts([image for of_split in evaluations for image in of_split])
+        counts = count_patches([image for of_split in evaluations for image in of_split])
         ends = np.cumsum([len(of_split) for of_split in evaluations])
         repeats = collect_repeats(self.manifest, splits, np.split(counts, ends[:-1]))
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in repeats]
@@ -411,7 +416,7 @@ def timing_rows(results: list[EvaluationResult]) -> list[Row]:
 ScoredMap = tuple[ImageRecord, Path, int]
 
 
-def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
+def score_predictions(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return metrics and confusion table of predictions with a true label; None without any.
 
     `rows` has a table row per image. Images whose true label is not in `classes` are only counted.
@@ -444,7 +449,7 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
     return scores
 
 
-def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
+def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
     """Return the scores of the model before tuning, with a note for the scores after it.
 
     Scores on images that were used for tuning are too optimistic.
@@ -455,8 +460,8 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     rows : predictions of images whose true class is a class of the model
     n_tuned : number of these images that the model was tuned on
     """
-    as_trained = _untuned(model, rows)
-    scores = score_rows(model.class_names_, as_trained) if as_trained else None
+    as_trained = _undo_tuning(model, rows)
+    scores = score_predictions(model.class_names_, as_trained) if as_trained else None
     return {
         "n_images": n_tuned,
         "note": NOTE,
@@ -465,7 +470,7 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     }
 
 
-def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
+def _undo_tuning(model: Model, rows: Sequence[Row]) -> list[Row] | None:
     """Return the predictions of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
     threshold = original_threshold(model.training_info_) if of_regions else 0.0
@@ -507,7 +512,7 @@ def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
     except ValueError as error:
         return {"value": None, "low": None, "high": None, "note": str(error)}
     try:
-        interval = bootstrap_interval(metric, [repeat], n_replicates=N_DRAWS)
+        interval = bootstrap_interval(metric, [repeat], n_replicates=N_REPLICATES)
     except ValueError as error:
         return {"value": value, "low": None, "high": None, "note": str(error)}
     return {"value": interval.value, "low": interval.low, "high": interval.high}
@@ -526,7 +531,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
         for image in images
         if (evaluation := _patch_evaluation_or_none(*image))
     ]
-    counts = patch_counts([evaluation for _, evaluation in evaluated])
+    counts = count_patches([evaluation for _, evaluation in evaluated])
     if not counts.any():
         return {}
     records = [record for record, _ in evaluated]
@@ -545,7 +550,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
         if record.annotations is None:
             continue
         try:
-            image_tables = outlined_tables(record, PatchMap.load(file))
+            image_tables = count_outlined_patches(record, PatchMap.load(file))
         except Exception as error:
             _warn_excluded(record, error)
             continue

@@ -50,10 +50,13 @@ class EvaluationTask:
         """Description for messages: method, split and seed."""
         return f"{self.method} {self.split.name} seed {self.seed}"
 
-    def run(self, manifest: Manifest, work: ExecutionOptions) -> TrainTestRun:
+    def create_run(self, manifest: Manifest, execution: ExecutionOptions) -> TrainTestRun:
         """Return the train-test run of this task, without executing it."""
         model: UnfittedModel = self.plan.build_model(
-            region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
+            region=self.region,
+            random_state=self.seed,
+            n_jobs=execution.n_jobs,
+            cache=execution.cache,
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
         train = train.drop_split_column()  # the split of the task overrides the images' own
@@ -91,7 +94,7 @@ class EvaluationResult:
 
 
 def run_tasks(
-    manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, work: ExecutionOptions
+    manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, execution: ExecutionOptions
 ) -> list[EvaluationResult]:
     """Run all tasks and return their results in order; cached results are loaded.
 
@@ -103,26 +106,30 @@ def run_tasks(
     manifest : labelled images
     tasks : runs of the evaluation
     folder : output folder
-    work : execution options
+    execution : execution options
     """
     cache = RunCache(folder.absolute())
-    sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
-    runs = [task.run(manifest, sequential) for task in tasks]
+    sequential = ExecutionOptions(
+        n_jobs=1, cache=execution.cache.absolute() if execution.cache else None
+    )
+    runs = [task.create_run(manifest, sequential) for task in tasks]
     # An encoder or image that cannot be read makes only its own runs fail.
     results = [_result_or_error(cache.load_cached, each) for each in runs]
     missing = [index for index, predictions in enumerate(results) if predictions is None]
     done = len(tasks) - len(missing)
-    work.callback(Progress("evaluate", done, len(tasks)))
+    execution.callback(Progress("evaluate", done, len(tasks)))
     jobs = [runs[index] for index in missing]
     run = partial(_run_single_threaded, cache)
     new_results = (
-        work.executor.map(run, jobs, lost=str) if work.executor else _run_parallel(run, jobs, work)
+        execution.executor.map(run, jobs, lost=str)
+        if execution.executor
+        else _run_parallel(run, jobs, execution)
     )
     with image_cache_enabled():
         for index, result in zip(missing, new_results, strict=True):
             results[index] = result
             done += 1
-            work.callback(Progress("evaluate", done, len(tasks)))
+            execution.callback(Progress("evaluate", done, len(tasks)))
     return [
         EvaluationResult.from_outcome(task, result)
         for task, result in zip(tasks, results, strict=True)
@@ -132,9 +139,9 @@ def run_tasks(
 def _run_parallel(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     jobs: list[TrainTestRun],
-    work: ExecutionOptions,
+    execution: ExecutionOptions,
 ) -> Iterator[RunPredictions | str | None]:
-    n_processes = min(count_jobs(work.n_jobs), len(jobs))
+    n_processes = min(count_jobs(execution.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
         return

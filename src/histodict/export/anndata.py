@@ -95,7 +95,7 @@ def read_atom_statistics(path: Path) -> list[Row]:
     return rows
 
 
-def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
+def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations) -> None:
     """Check that atom statistics belong to these atoms, with the same atoms disabled.
 
     Raises
@@ -112,12 +112,12 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotatio
         )
     if [
         index for index, row in enumerate(rows) if _parse_boolean("disabled", row["disabled"])
-    ] != notes.disabled:
+    ] != annotations.disabled:
         raise ValueError(f"the atom table is of this model with other disabled atoms: {advice}")
 
 
 def statistics_columns(
-    rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
+    rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations
 ) -> dict[str, Any]:
     """Return a column per statistic, NaN for unknown values; no columns without statistics.
 
@@ -125,9 +125,9 @@ def statistics_columns(
     ----------
     rows : a row per atom, from `read_atom_statistics`
     atoms : atoms of the model
-    notes : their annotations
+    annotations : their annotations
     """
-    check_statistics(rows, atoms, notes)
+    check_statistics(rows, atoms, annotations)
     if not rows:
         return {}
     columns: dict[str, Any] = {
@@ -211,7 +211,7 @@ def check_statistics_match(model: Model, path: Path | None) -> None:
 
 
 def write_h5ad(
-    path: Path, model: Model, predict: Callable[[Model], Prediction], about: ImageMetadata
+    path: Path, model: Model, predict: Callable[[Model], Prediction], metadata: ImageMetadata
 ) -> Prediction:
     """Write the patches of an image with their codes into an .h5ad file; return the prediction.
 
@@ -223,7 +223,7 @@ def write_h5ad(
     model : trained model
     predict : function that predicts the image with the model that it is given; this is `model`,
         changed to pass on its codes
-    about : metadata of the image
+    metadata : metadata of the image
     """
     check_patch_level(model)
     h5py = import_optional("h5py", "anndata", "write AnnData")
@@ -236,7 +236,7 @@ def write_h5ad(
         codes.finish()
         assert prediction.patch_map is not None
         positions = np.concatenate(recorder.positions)
-        _Table(model, prediction, prediction.patch_map, about, positions).write(file, codes)
+        _PatchTable(model, prediction, prediction.patch_map, metadata, positions).write(file, codes)
     return prediction
 
 
@@ -259,7 +259,7 @@ class _CodeWriter(PatchRecorder):
 
 
 @dataclass(frozen=True)
-class _Table:
+class _PatchTable:
     """All parts of the file except X.
 
     Attributes
@@ -267,14 +267,14 @@ class _Table:
     model : trained model
     prediction : prediction of the image
     patch_map : its patch map
-    about : metadata of the image
+    metadata : metadata of the image
     positions : (n_patches, 2), row and column of each patch on the grid
     """
 
     model: Model
     prediction: Prediction
     patch_map: PatchMap
-    about: ImageMetadata
+    metadata: ImageMetadata
     positions: NDArray[np.int32]
 
     def write(self, file: Any, codes: SparseRows) -> None:
@@ -307,7 +307,7 @@ class _Table:
     # --- patches ----------------------------------------------------------------------------------
 
     def _row_names(self, rows: slice) -> list[str]:
-        library = self.about.library_id
+        library = self.metadata.library_id
         return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 
     def _obs(self, predicted: NDArray[np.int16]) -> dict[str, Any]:
@@ -316,11 +316,11 @@ class _Table:
         columns: dict[str, Any] = {"class": Categorical(predicted, classes)}
         columns |= {f"margin_{name}": margins[:, index] for index, name in enumerate(classes)}
         columns |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
-        columns["library_id"] = Categorical.constant(self.about.library_id, n)
+        columns["library_id"] = Categorical.constant(self.metadata.library_id, n)
         for name in ("label", "top_label"):
             value = getattr(self.prediction, name) or NO_TISSUE_LABEL
             columns[f"image_{name}"] = Categorical.constant(value, n)
-        record = self.about.record
+        record = self.metadata.record
         if record and record.patient:
             columns["patient"] = Categorical.constant(record.patient, n)
         if record and (record.label or record.is_mapped):
@@ -360,14 +360,14 @@ class _Table:
     def _var(self, usage_counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
         """Return the columns of var; `usage_counts` (n_classes, n_atoms) are numbers of patches."""
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
-        annotations = {} if atoms is None else self._notes(atoms, classes)
+        annotations = {} if atoms is None else self._annotation_columns(atoms, classes)
         fractions = usage_counts / np.maximum(sizes, 1)[:, None]
         by_class = {f"usage_{name}": fractions[index] for index, name in enumerate(classes)}
         return (
             annotations | {"usage": usage_counts.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
         )
 
-    def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
+    def _annotation_columns(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
         """Return the names and annotations of the atoms."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
         notes = [model.atom_annotations.get(atom) for atom in range(len(labels))]
@@ -378,7 +378,7 @@ class _Table:
             "group": Categorical.from_values(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
             "disabled": np.array([note.disabled for note in notes]),
-        } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)
+        } | statistics_columns(self.metadata.atom_statistics, atoms, model.atom_annotations)
 
     # --- image and model --------------------------------------------------------------------------
 
@@ -391,12 +391,12 @@ class _Table:
         }
         spatial = {"images": {"hires": thumbnail}, "scalefactors": scales, "metadata": {}}
         return {
-            "spatial": {self.about.library_id: spatial},
+            "spatial": {self.metadata.library_id: spatial},
             "class_colors": [_hex_colour(index) for index in range(self.patch_map.n_classes)],
-            "histodict": self._statistics(size),
+            "histodict": self._histodict_metadata(size),
         }
 
-    def _statistics(self, size: tuple[int, int]) -> dict[str, Any]:
+    def _histodict_metadata(self, size: tuple[int, int]) -> dict[str, Any]:
         content, grid = self.model.to_model_data(), self.patch_map.grid
         prediction: Mapping[str, Any] = self.prediction.row()
         return {
@@ -413,7 +413,7 @@ class _Table:
             "decision": self.model.describe_decision(),
             "recipe": json.dumps(content.recipe),
             "training": json.dumps(content.training_info),
-            "model_digest": self.about.model_digest,
+            "model_digest": self.metadata.model_digest,
         }
 
 
@@ -471,8 +471,8 @@ def to_anndata(
     name = library_id or Path(str(source)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        about = ImageMetadata(name, atom_statistics=[atom.row() for atom in statistics])
-        write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), about)
+        metadata = ImageMetadata(name, atom_statistics=[atom.row() for atom in statistics])
+        write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), metadata)
         return anndata.read_h5ad(path)
 
 
@@ -498,7 +498,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     spatialdata = import_optional("spatialdata", "spatialdata", "to_spatialdata")
     models = import_module("spatialdata.models")
     table = _copy_or_read(table)
-    spatial = _single_image(table)
+    spatial = _single_spatial_entry(table)
     table.obs[_TILE_ID] = np.arange(table.n_obs)
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
     keys = {"region": _TILES, "region_key": _REGION, "instance_key": _TILE_ID}
@@ -516,7 +516,7 @@ def _copy_or_read(table: Any) -> Any:
     return table.copy()
 
 
-def _single_image(table: Any) -> Any:
+def _single_spatial_entry(table: Any) -> Any:
     images = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
     if len(images) != 1:
         raise ValueError(

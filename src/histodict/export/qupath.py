@@ -50,47 +50,47 @@ class GeoJSONOptions:
 
     Attributes
     ----------
-    of_patches : whether each patch is outlined, instead of connected patches of the same class
-    gzipped : whether outlines are compressed, which QuPath 0.4 and later reads
+    outline_patches : whether each patch is outlined, instead of connected patches of the same class
+    is_compressed : whether outlines are compressed, which QuPath 0.4 and later reads
     with_project : whether a project of all images is written
     """
 
-    of_patches: bool = False
-    gzipped: bool = False
+    outline_patches: bool = False
+    is_compressed: bool = False
     with_project: bool = False
 
     @property
     def suffix(self) -> str:
         """Suffix of the GeoJSON files."""
-        return ".geojson.gz" if self.gzipped else ".geojson"
+        return ".geojson.gz" if self.is_compressed else ".geojson"
 
     @property
     def fingerprint(self) -> list[bool]:
         """Options that determine the GeoJSON file of an image."""
-        return [self.of_patches, self.gzipped]
+        return [self.outline_patches, self.is_compressed]
 
 
 def geojson_features(
-    prediction: Prediction, *, of_regions: bool, of_patches: bool = False
+    prediction: Prediction, *, outline_regions: bool, outline_patches: bool = False
 ) -> Iterator[str]:
     """Yield the GeoJSON features of a prediction.
 
     Parameters
     ----------
     prediction : prediction of an image
-    of_regions : whether to outline regions instead of areas of a class
-    of_patches : whether to outline each patch; takes precedence
+    outline_regions : whether to outline regions instead of areas of a class
+    outline_patches : whether to outline each patch; takes precedence
     """
     if prediction.patch_map is None:
         return iter(())
-    if of_patches:
+    if outline_patches:
         return patch_features(prediction.patch_map)
-    if of_regions:
+    if outline_regions:
         return region_features(prediction.regions, prediction.patch_map)
     return area_features(prediction.patch_map)
 
 
-def score_name(class_name: str) -> str:
+def score_measurement_name(class_name: str) -> str:
     """Return the QuPath measurement name of a class score.
 
     The score is the margin of a patch, or its mean over an area.
@@ -98,7 +98,7 @@ def score_name(class_name: str) -> str:
     return f"{class_name}: score"
 
 
-def usage_column(concept: str) -> str:
+def usage_measurement_name(concept: str) -> str:
     """Return the QuPath measurement name of the usage of a concept.
 
     The usage is that of a patch, or the fraction of the patches of an area.
@@ -111,14 +111,19 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 
     A slide may have a million patches. The text common to a class is formatted once.
     """
-    templates = [_patch_text(name, index) for index, name in enumerate(patch_map.classes)]
-    template = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
+    templates = [_patch_template(name, index) for index, name in enumerate(patch_map.classes)]
+    template = ",".join(
+        f"{_json_for_template(score_measurement_name(name))}:%.5g" for name in patch_map.classes
+    )
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
-    across = [(_rounded(left), _rounded(patch_map.clip(left + side, 0, side))) for left in lefts]
+    across = [
+        (_round_as_qupath(left), _round_as_qupath(patch_map.clip(left + side, 0, side)))
+        for left in lefts
+    ]
     for row, predicted in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
-        high, low = _rounded(top), _rounded(patch_map.clip(top + side, 1, side))
+        high, low = _round_as_qupath(top), _round_as_qupath(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
@@ -127,38 +132,42 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
             ring = left, high, right, high, right, low, left, low, left, high
             margins = tuple(scores[index])
             values = (
-                template % margins if all_finite[index] else _scores(patch_map.classes, margins)
+                template % margins
+                if all_finite[index]
+                else _format_scores(patch_map.classes, margins)
             )
             if uses:
                 values = ",".join(
-                    filter(None, [values, _usage_measurements({n: u[index] for n, u in uses})])
+                    filter(None, [values, _format_usages({n: u[index] for n, u in uses})])
                 )
             yield templates[predicted[index]] % (*ring, values)
 
 
-def _patch_text(name: str, class_index: int) -> str:
+def _patch_template(name: str, class_index: int) -> str:
     """Return a template for patches of a class, with ten ring coordinates and the measurements."""
     ring = ",".join(["[%s,%s]"] * 5)
     label = _classification(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
-def _escaped(name: str) -> str:
+def _json_for_template(name: str) -> str:
     return _ascii_json(name).replace("%", "%%")
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """Yield one detection per connected area of patches of one class, with mean class scores."""
     grid = patch_map.grid
-    across, down = ([_rounded(at) for at in lines] for lines in patch_map.cell_lines())
+    across, down = ([_round_as_qupath(at) for at in lines] for lines in patch_map.cell_lines())
 
-    def written(ring: NDArray[np.int32]) -> str:
+    def format_grid_ring(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
     for class_index, name in enumerate(patch_map.classes):
         label = _classification(name, class_index)
         for area in patch_map.areas(class_index):
-            geometry = _geometry([[written(ring) for ring in polygon] for polygon in area.polygons])
+            geometry = _geometry(
+                [[format_grid_ring(ring) for ring in polygon] for polygon in area.polygons]
+            )
             area_px = area.n_patches * grid.step**2
             measurements = _format_measurements(
                 patch_map, area.margins, area.n_patches, area_px, area.atom_usage
@@ -185,8 +194,8 @@ def _format_measurements(
     usage: Mapping[str, float],
 ) -> str:
     parts = [
-        _scores(patch_map.classes, scores),
-        _usage_measurements(usage),
+        _format_scores(patch_map.classes, scores),
+        _format_usages(usage),
         f'"patches":{n_patches}',
     ]
     if patch_map.mpp:
@@ -194,21 +203,23 @@ def _format_measurements(
     return ",".join(filter(None, parts))
 
 
-def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
+def _format_scores(classes: Sequence[str], scores: Sequence[float]) -> str:
     """Format the finite scores; JSON has no infinity and no NaN."""
     pairs = zip(classes, scores, strict=True)
-    return ",".join(f"{_ascii_json(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
-
-
-def _usage_measurements(usage: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_ascii_json(usage_column(name))}:{float(fraction):.5g}"
+        f"{_ascii_json(score_measurement_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s)
+    )
+
+
+def _format_usages(usage: Mapping[str, float]) -> str:
+    return ",".join(
+        f"{_ascii_json(usage_measurement_name(name))}:{float(fraction):.5g}"
         for name, fraction in usage.items()
     )
 
 
 def _format_ring(ring: Ring) -> str:
-    return ",".join([f"[{_rounded(x)},{_rounded(y)}]" for x, y in ring])
+    return ",".join([f"[{_round_as_qupath(x)},{_round_as_qupath(y)}]" for x, y in ring])
 
 
 def _geometry(polygons: list[list[str]]) -> str:
@@ -256,7 +267,7 @@ def _ascii_json(content: Any) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _rounded(value: float) -> float:
+def _round_as_qupath(value: float) -> float:
     """Format whole numbers without a decimal point, others with two decimals, as QuPath does."""
     return int(value) if value == int(value) else round(value, 2)
 
@@ -299,7 +310,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
     images : images of the run
     """
     path = folder / "project.qpproj"
-    project = _read(path, "images") or _new_project()
+    project = _read_json(path, "images") or _new_project()
     entries = {_entry_metadata(entry).get(_KEY): entry for entry in project["images"]}
     for image in images:
         if image.key not in entries:
@@ -314,9 +325,9 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
         entry["metadata"] = _entry_metadata(entry) | image.label
     _save_classes(folder / "classifiers" / "classes.json", classes)
     script = files("histodict.export").joinpath(_SCRIPT).read_text("utf-8")
-    _write(folder / "scripts" / _SCRIPT, script)
-    update = {"uri": _uri(path), "modifyTimestamp": _milliseconds()}
-    _write(path, json.dumps(project | update, indent=2))
+    _write_text(folder / "scripts" / _SCRIPT, script)
+    update = {"uri": _uri(path), "modifyTimestamp": _now_in_ms()}
+    _write_text(path, json.dumps(project | update, indent=2))
 
 
 def _entry_metadata(entry: Json) -> Json:
@@ -327,7 +338,7 @@ def _entry_metadata(entry: Json) -> Json:
 def _new_project() -> Json:
     return {
         "version": _FORMAT,
-        "createTimestamp": _milliseconds(),
+        "createTimestamp": _now_in_ms(),
         "modifyTimestamp": 0,
         "uri": "",
         "lastID": 0,
@@ -357,11 +368,11 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
 
 def _save_classes(path: Path, classes: Sequence[str]) -> None:
     """Add missing classes; existing ones keep their colours, which may be edited in QuPath."""
-    content = _read(path, "pathClasses") or {"pathClasses": []}
+    content = _read_json(path, "pathClasses") or {"pathClasses": []}
     known = {entry.get("name") for entry in content["pathClasses"]}
     new = [{"name": name, "color": _java_rgb(class_rgb(n))} for n, name in enumerate(classes)]
     content["pathClasses"] += [entry for entry in new if entry["name"] not in known]
-    _write(path, json.dumps(content, indent=2))
+    _write_text(path, json.dumps(content, indent=2))
 
 
 def _java_rgb(rgb: tuple[int, int, int]) -> int:
@@ -370,7 +381,7 @@ def _java_rgb(rgb: tuple[int, int, int]) -> int:
     return (red << 16 | green << 8 | blue) - (1 << 24)
 
 
-def _read(path: Path, part: str) -> Json | None:
+def _read_json(path: Path, part: str) -> Json | None:
     """Return the content of a JSON file, after checking its list `part`; None without a file."""
     if not path.exists():
         return None
@@ -396,10 +407,10 @@ def _uri(path: Path) -> str:
     return path.absolute().as_uri().replace("file:///", "file:/", 1)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def _milliseconds() -> int:
+def _now_in_ms() -> int:
     return round(time.time() * 1000)

@@ -30,9 +30,9 @@ from .setting import (
     NotPossibleError,
     Outcome,
     Setting,
-    grid,
+    make_axes_grid,
+    method_style,
     paper_name,
-    style,
 )
 
 ATOMS = "bases"
@@ -111,7 +111,7 @@ def _draw_atoms(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch
     """Draw a mosaic of atoms per method (rows) and class (columns)."""
     n_lines = -(-min(_N_ATOMS, next(iter(dictionaries.values())).shape[1]) // 10)
     height = 0.35 + 0.36 * n_lines
-    figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
+    figure, axes = make_axes_grid(len(dictionaries), len(classes), width=3.6, height=height)
     for row_axes, (method, D) in zip(axes, dictionaries.items(), strict=True):
         for ax, name, atoms in zip(row_axes, classes, D, strict=True):
             ax.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
@@ -242,7 +242,7 @@ def _draw_codes(
     """Draw each image above its codes by every method, with borders between classes."""
     methods = list(dict.fromkeys(image_codes.method for image_codes in codes))
     names = list(images)
-    figure, axes = grid(1 + len(methods), len(names), width=3.8, height=2.1)
+    figure, axes = make_axes_grid(1 + len(methods), len(names), width=3.8, height=2.1)
     for ax, (name, image) in zip(axes[0], images.items(), strict=True):
         ax.imshow(image)
         ax.set_title(f"image of {name}")
@@ -255,7 +255,7 @@ def _draw_codes(
 
 def _scatter_codes(ax: Axes, shown: ImageCodes, classes: list[str]) -> None:
     entries: Any = shown.codes.tocoo()
-    colour, _ = style(shown.method)
+    colour, _ = method_style(shown.method)
     ax.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
     n_codes = shown.codes.shape[1]
     for i in range(1, len(classes)):

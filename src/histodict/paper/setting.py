@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..datasets.manifest import Manifest
 from ..encoders import get_patch_features
-from ..evaluation import Evaluation, check_measurable, run_evaluation, trained_model
+from ..evaluation import Evaluation, check_measurable, load_or_train_model, run_evaluation
 from ..evaluation.runs import EvaluationTask
 from ..methods.registry import METHODS
 from ..metrics import scores as metrics
@@ -138,7 +138,7 @@ def paper_name(method: str) -> str:
     return PAPER_NAMES.get(method, method)
 
 
-def confusion() -> list[Row]:
+def published_confusion() -> list[Row]:
     """Return the published confusion matrices in percent of the true class, in the paper's order.
 
     Some printed rows do not sum to 100; they are unchanged, and `sums_to_100` is False.
@@ -158,13 +158,13 @@ def confusion() -> list[Row]:
     return rows
 
 
-def accuracies() -> list[Row]:
+def published_accuracies() -> list[Row]:
     """Return the published accuracies in percent.
 
     Accuracies that the text does not give are computed from the confusion matrices.
     """
     printed = {(row["dataset"], row["method"]): row for row in read_table("accuracy")}
-    correct = [row for row in confusion() if row["truth"] == row["predicted"]]
+    correct = [row for row in published_confusion() if row["truth"] == row["predicted"]]
     rows: list[Row] = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in correct):
         entry = printed.get((data, method))
@@ -179,9 +179,9 @@ def accuracies() -> list[Row]:
     return rows
 
 
-def operating_points() -> list[Row]:
+def published_operating_points() -> list[Row]:
     """Return every method's false alarm and miss rates, from the published confusion matrices."""
-    rows = confusion()
+    rows = published_confusion()
     rates = {(r["data"], r["method"], r["truth"], r["predicted"]): r["percent"] / 100 for r in rows}
     points = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
@@ -255,7 +255,7 @@ QUICK = ExperimentSizes(
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExperimentOptions:
     """User options; () and None select the default of the experiment or data set.
 
     Attributes
@@ -286,8 +286,8 @@ class Setting:
     dataset: Dataset
     folder: Path
     sizes: ExperimentSizes = FULL
-    choice: Choice = field(default_factory=Choice)
-    work: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
+    options: ExperimentOptions = field(default_factory=ExperimentOptions)
+    execution: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
 
     @cached_property
     def images(self) -> Manifest:
@@ -319,9 +319,9 @@ class Setting:
         NotPossibleError
             If the experiment supports none of the methods.
         """
-        if not self.choice.methods:
+        if not self.options.methods:
             return list(defaults)
-        chosen = [method for method in self.choice.methods if method in possible]
+        chosen = [method for method in self.options.methods if method in possible]
         if not chosen:
             raise NotPossibleError(f"{reason}; choose from {', '.join(possible)}")
         return chosen
@@ -334,7 +334,7 @@ class Setting:
             method: self.plan(method) for method in self.choose_methods(defaults, possible, reason)
         }
 
-    def compared(self) -> dict[str, Plan]:
+    def compared_plans(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
         return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
@@ -344,7 +344,7 @@ class Setting:
         `n_atoms` is k, the number of bases per class; a method with one dictionary for all classes
         gets k atoms per class.
         """
-        plan = Plan.named(self.choice.preset, method)
+        plan = Plan.named(self.options.preset, method)
         recipe = plan.recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if recipe.has_setting(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
@@ -359,7 +359,7 @@ class Setting:
             aggregation="proportion",
             **changed_fields,
         )
-        settings = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
+        settings = {k: text for k, text in self.options.settings.items() if plan.has_setting(k)}
         plan = replace(plan, recipe=recipe).parse_settings(settings)
         return replace(plan, recipe=plan.recipe.with_changes(**changes))
 
@@ -370,9 +370,9 @@ class Setting:
 
     def split(self, manifest: Manifest) -> Splits:
         """Return the splits of a manifest."""
-        n_repeats = self.choice.n_repeats
-        if self.choice.per_class is not None:
-            return learning_curve_splits(manifest, [self.choice.per_class], n_repeats=n_repeats)
+        n_repeats = self.options.n_repeats
+        if self.options.per_class is not None:
+            return learning_curve_splits(manifest, [self.options.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
     def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[EvaluationTask]:
@@ -387,7 +387,7 @@ class Setting:
         """Evaluate every plan on every split, reusing runs in `folder`."""
         check_measurable(self.images, splits)
         folder = self.folder / "runs"
-        results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
+        results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.execution)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
     def train_models(
@@ -402,9 +402,9 @@ class Setting:
         tasks = [replace(task, region=region) for task in tasks]
         models: list[Any] = []
         for task in tasks:
-            self.work.callback(Progress("models", len(models), len(tasks)))
-            models.append(trained_model(task, images, self.folder / "models", self.work))
-        self.work.callback(Progress("models", len(models), len(tasks)))
+            self.execution.callback(Progress("models", len(models), len(tasks)))
+            models.append(load_or_train_model(task, images, self.folder / "models", self.execution))
+        self.execution.callback(Progress("models", len(models), len(tasks)))
         return models
 
     def identifying_columns(self, method: str) -> Row:
@@ -423,7 +423,7 @@ class Setting:
         n_patients = len(set(manifest.patients))
         return (
             f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
-            f"{protocol_text}, split by patient; preset {self.choice.preset}{self._size_note()}"
+            f"{protocol_text}, split by patient; preset {self.options.preset}{self._size_note()}"
         )
 
     def _size_note(self) -> str:
@@ -485,41 +485,43 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
     return [svg, png]
 
 
-def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
+def make_axes_grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
     """Return a figure and its axes, an array (n_rows, n_columns)."""
     layout = ConstrainedLayoutEngine(h_pad=0.1)
     figure = Figure(figsize=(width * n_columns, height * n_rows), layout=layout)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 
-def figure_grid(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def make_figure(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure and `n_axes` axes, in rows of at most three."""
     n_columns = 2 if n_axes == 4 else min(n_axes, 3)
-    figure, axes = grid(-(-n_axes // n_columns), n_columns, width, height)
+    figure, axes = make_axes_grid(-(-n_axes // n_columns), n_columns, width, height)
     flat: list[Axes] = list(axes.flat)
     for empty in flat[n_axes:]:
         empty.remove()
     return figure, flat[:n_axes]
 
 
-def bar(ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7) -> None:
+def draw_bar(
+    ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
+) -> None:
     """Draw a horizontal bar in the colour of a method."""
-    colour, _ = style(method)
+    colour, _ = method_style(method)
     inside = colour if filled else "none"
     ax.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
 
 
-def rank(row: Row) -> int:
+def method_order(row: Row) -> int:
     """Return the sort key of a row's method in figures."""
     return [*_METHOD_STYLES, row["method"]].index(row["method"])
 
 
-def style(method: str) -> tuple[str, str]:
+def method_style(method: str) -> tuple[str, str]:
     """Return colour and marker of a method."""
     return _METHOD_STYLES.get(method, _OTHER_STYLE)
 
 
-def by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+def group_by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     """Group rows by the value of a column."""
     parts: dict[str, list[Row]] = {}
     for row in rows:

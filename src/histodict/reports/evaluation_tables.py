@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..datasets.manifest import ImageRecord
 from ..encoders import get_patch_features
 from ..evaluation import Evaluation
-from ..evaluation.measures import dice, patch_evaluation
+from ..evaluation.measures import dice, evaluate_patches
 from ..evaluation.runs import UNLABELLED, EvaluationResult
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
@@ -74,7 +74,7 @@ class ImageResult:
         return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
-def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
+def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
     """Return all predictions of the methods in the tables, at the largest training set size."""
     methods, size = evaluation.methods, evaluation.shown_size
     return [
@@ -127,10 +127,10 @@ def confusion_rows(evaluation: Evaluation, matrices: list[dict[str, Any]]) -> li
 def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     """Return a row per image and method that misclassified it at least once."""
     rows = []
-    for results in _grouped(shown, lambda result: result.position):
+    for results in _group_predictions(shown, lambda result: result.position):
         record = results[0].record
         for method in dict.fromkeys(result.method for result in results if result.is_wrong):
-            labels, n_wrong, n_predictions = _errors(results, method)
+            labels, n_wrong, n_predictions = _count_errors(results, method)
             rows.append(
                 {
                     "patient": record.patient,
@@ -150,18 +150,18 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
 
     Each has the number of errors per method, and its images.
     """
-    patients = _grouped(shown, lambda result: result.record.patient)
+    patients = _group_predictions(shown, lambda result: result.record.patient)
     n_cards = count(1)
     rows = []
     for results in sorted(
         patients, key=lambda results: -sum(result.is_wrong for result in results)
     ):
-        images = _grouped(results, lambda result: result.position)
+        images = _group_predictions(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
         cards = [
             _image_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
         ]
-        counts = [_errors(results, method)[1:] for method in evaluation.methods]
+        counts = [_count_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
         rows.append(
             {"patient": patient, "n_images": len(images), "counts": counts, "images": cards}
@@ -169,7 +169,7 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
     return [row for row in rows if row["images"]]
 
 
-def _grouped(
+def _group_predictions(
     shown: Sequence[ImageResult], key: Callable[[ImageResult], object]
 ) -> list[list[ImageResult]]:
     """Group the predictions by `key`, in the order of the manifest."""
@@ -179,7 +179,7 @@ def _grouped(
     return list(groups.values())
 
 
-def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
+def _count_errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     """Return a method's wrong labels as text, its number of errors and of predictions."""
     of_method = [result for result in shown if result.method == method]
     wrong = [result.label_text for result in of_method if result.is_wrong]
@@ -190,8 +190,8 @@ def _image_card(
     evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool
 ) -> dict[str, Any]:
     record = image[0].record
-    errors = {method: _errors(image, method) for method in evaluation.methods}
-    uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
+    errors = {method: _count_errors(image, method) for method in evaluation.methods}
+    uri, map_uri, map_of = _draw_image_and_map(image) if with_image else (None, None, None)
     return {
         "name": evaluation.manifest.name(record),
         "truth": record.label,
@@ -204,7 +204,7 @@ def _image_card(
     }
 
 
-def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
+def _draw_image_and_map(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
     """Return the image, and the map and model name of the first wrong prediction with a map."""
     record = image[0].record
     with open_image(record.display_image) as source:
@@ -229,13 +229,13 @@ SummaryRow = tuple[str, str]
 # --- phrases ------------------------------------------------------------------------------------
 
 
-def span(values: Iterable[int]) -> str:
+def format_range(values: Iterable[int]) -> str:
     """Format the range of the values, such as "3 to 5"."""
     low, *_, high = sorted([*values] * 2)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def join_names(values_by_name: Mapping[str, Any]) -> str:
+def join_items(values_by_name: Mapping[str, Any]) -> str:
     """Format a mapping as "name value, name value"."""
     return ", ".join(f"{name} {value}" for name, value in values_by_name.items())
 
@@ -247,20 +247,20 @@ def format_interval(row: Row) -> str:
 
 def describe_plan(plan: Plan) -> str:
     """Describe the settings of a plan on one line."""
-    text = recipe_text(plan.recipe)
+    text = describe_recipe(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        members = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
+        members = [f"{o.method} ({o.stain}, {describe_scale(o)})" for o in others]
         text += f"; ensemble with {len(others)} other base models: {', '.join(members)}"
     return text
 
 
-def recipe_text(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe) -> str:
     """Describe the settings of a recipe on one line; patch settings only if it uses patches."""
-    parameters = join_names(recipe.method_parameters)
+    parameters = join_items(recipe.method_parameters)
     parts = [
         parameters or "no parameters",
-        pixel_size_text(recipe),
+        describe_scale(recipe),
         f"stain correction {recipe.stain}",
     ]
     if get_patch_features(recipe.features).is_precomputed:
@@ -279,7 +279,7 @@ def recipe_text(recipe: Recipe) -> str:
     return "; ".join(parts)
 
 
-def pixel_size_text(recipe: Recipe) -> str:
+def describe_scale(recipe: Recipe) -> str:
     """Describe the scale at which images are analysed."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
@@ -288,7 +288,7 @@ def pixel_size_text(recipe: Recipe) -> str:
     return f"width and height reduced by a factor of {recipe.downsample:g}"
 
 
-def selection_text(evaluation: Evaluation) -> list[str]:
+def selection_warnings(evaluation: Evaluation) -> list[str]:
     """Return warnings about optimistic scores of the best method and of adapted thresholds."""
     warnings = []
     n_methods = len(evaluation.methods)
@@ -325,7 +325,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
         sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
     return [
         ("Images", f"{len(records)}"),
-        ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
+        ("Patients", f"{len(per_patient)}, with {format_range(per_patient)} images each"),
         ("Classes", ", ".join(evaluation.classes)),
         *([("Positive class", evaluation.classes[1])] if len(evaluation.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
@@ -357,12 +357,12 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
     return {record.patient for record in tested_images(evaluation)}
 
 
-def split_by_image(evaluation: Evaluation) -> bool:
+def is_split_by_image(evaluation: Evaluation) -> bool:
     """Return whether a split separates images of the same patient."""
     return any(split.by == "image" for split in evaluation.splits)
 
 
-def n_shared_patients(evaluation: Evaluation) -> int:
+def count_shared_patients(evaluation: Evaluation) -> int:
     """Count the patients in both the training and test images of a split."""
     shared = (shared_patients(evaluation.manifest, split) for split in evaluation.splits)
     return len(set().union(*shared))
@@ -377,10 +377,10 @@ def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
         len(evaluation.plans),
     )
     return [
-        ("Split by", "images, NOT patients" if split_by_image(evaluation) else apart),
+        ("Split by", "images, NOT patients" if is_split_by_image(evaluation) else apart),
         ("Protocol", _protocol_text(evaluation)),
-        ("Training sets", f"{side_text(evaluation, 'train')} each"),
-        ("Test sets", f"{side_text(evaluation, 'test')} each"),
+        ("Training sets", f"{describe_set_sizes(evaluation, 'train')} each"),
+        ("Test sets", f"{describe_set_sizes(evaluation, 'test')} each"),
         (
             "Trainings",
             f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
@@ -404,7 +404,7 @@ def _protocol_text(evaluation: Evaluation) -> str:
     return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
 
 
-def side_text(evaluation: Evaluation, side: str) -> str:
+def describe_set_sizes(evaluation: Evaluation, side: str) -> str:
     """Describe the numbers of images and patients in the training or test sets.
 
     `side` is "train" or "test".
@@ -413,7 +413,7 @@ def side_text(evaluation: Evaluation, side: str) -> str:
     n_patients = [
         len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
     ]
-    return f"{span(map(len, positions))} images of {span(n_patients)} patients"
+    return f"{format_range(map(len, positions))} images of {format_range(n_patients)} patients"
 
 
 _MAX_REGION_IMAGES = 24  # the table has all images
@@ -441,7 +441,9 @@ class RegionResult:
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
     """Return the predictions with the confusion tables of their patches."""
-    return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
+    return [
+        RegionResult(s, evaluate_patches(s.result, s.i, s.record).confusion_counts()) for s in shown
+    ]
 
 
 def patch_confusion_matrices(
@@ -450,7 +452,7 @@ def patch_confusion_matrices(
     """Return a confusion matrix of the patches per method, over repeats and seeds."""
     matrices = []
     for method in evaluation.methods:
-        hits, misses, alarms, rest = _total_table(results, method).tolist()
+        hits, misses, alarms, rest = _sum_counts(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
         matrices.append(
             {"method": method, "predicted_classes": evaluation.classes, "counts": counts}
@@ -464,7 +466,7 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
     for of_image in _group_by_image(results):
         record = of_image[0].predicted.record
         for method in evaluation.methods:
-            hits, misses, alarms, rest = (total := _total_table(of_image, method)).tolist()
+            hits, misses, alarms, rest = (total := _sum_counts(of_image, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
@@ -498,12 +500,12 @@ def _region_card(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].predicted.record
-    totals = {method: _total_table(results, method) for method in evaluation.methods}
+    totals = {method: _sum_counts(results, method) for method in evaluation.methods}
     return {
         "name": evaluation.manifest.name(record),
         "patient": record.patient,
         "predictions": {method: _describe_counts(total) for method, total in totals.items()},
-        "uri": _image(results[0].predicted) if with_image else None,
+        "uri": _draw_region_map(results[0].predicted) if with_image else None,
         "map_of": results[0].predicted.model_name,
     }
 
@@ -514,25 +516,25 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
     return f"{agreement}; {total[1]} missed and {total[2]} false positive patches of {total.sum()}"
 
 
-def _image(result: ImageResult) -> str:
+def _draw_region_map(result: ImageResult) -> str:
     """Draw the patch map with the true region outlined patch by patch."""
     stored_map = result.result.predicted.map_of(result.i)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"
-    rings = _true_rings(result, patch_map)
+    rings = _outline_true_regions(result, patch_map)
     overlay = draw_overlay(patch_map, caption, rings, longest_side=DISPLAY_PX)
     return jpeg_data_uri(overlay, quality=82)
 
 
-def _true_rings(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
+def _outline_true_regions(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
     truth = region_patch_mask(result.record, patch_map)
     classes = np.where(patch_map.predicted_classes == NO_TISSUE, NO_TISSUE, truth).astype(np.int16)
     regions = replace(patch_map, predicted_classes=classes).regions(1, 1)
     return [ring for _, _, polygons in regions for polygon in polygons for ring in polygon]
 
 
-def _total_table(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
+def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
     tables = [result.table for result in results if result.predicted.method == method]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total

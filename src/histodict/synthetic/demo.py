@@ -114,9 +114,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     """
     seconds: dict[str, float] = {}
 
-    def timed(stage: str, work: Callable[[], Any]) -> Any:
+    def timed(stage: str, function: Callable[[], Any]) -> Any:
         started = time.perf_counter()
-        result = work()
+        result = function()
         seconds[stage] = time.perf_counter() - started
         return result
 

@@ -269,13 +269,13 @@ def _nucleus_templates(
     def per_nucleus(values: NDArray[np.float64]) -> Map:
         return values.astype(np.float32)[:, None, None]
 
-    def around(mean: float, spread: float) -> Map:
+    def vary(mean: float, spread: float) -> Map:
         return per_nucleus(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
 
     half = nuclei.max_radius
     y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
     cos, sin = per_nucleus(np.cos(angles)), per_nucleus(np.sin(angles))
-    length, width = around(nuclei.length, 0.11), around(nuclei.width, 0.13)
+    length, width = vary(nuclei.length, 0.11), vary(nuclei.width, 0.13)
     u, v = (cos * x + sin * y) / length, (cos * y - sin * x) / width
     r = np.sqrt(u * u + v * v) + np.float32(1e-3)
     c, s = (per_nucleus(rng.normal(0, 0.04, len(angles))) for _ in range(2))
@@ -289,7 +289,7 @@ def _nucleus_templates(
     grain = rng.standard_normal(cover.shape, dtype=np.float32)
     chromatin = 1 + 4 * nuclei.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
     density = nuclei.density * chromatin + nuclei.rim * rim + nuclei.nucleolus * nucleolus
-    return cover, np.maximum(around(1, 0.13) * density, np.float32(0.15))
+    return cover, np.maximum(vary(1, 0.13) * density, np.float32(0.15))
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,8 @@ def download_outlines(call: ApiRequest, *, only: int = -1) -> Response:
     prediction, model = displayed_prediction(call), call.trained.model
     class_name = _class_name(only, tuple(model.class_names_))
     features = [
-        json.loads(text) for text in geojson_features(prediction, of_regions=model.finds_regions)
+        json.loads(text)
+        for text in geojson_features(prediction, outline_regions=model.finds_regions)
     ]
     selected = [
         feature
