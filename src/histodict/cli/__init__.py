@@ -51,6 +51,7 @@ _GROUPS = {
         "reproduce": "Repeat the experiments of Vu 2016, and compare the results with the paper.",
     },
 }
+# Module of each command whose module has another name.
 _MODULES = {
     "adapt": "train",
     "explain": "edit_atoms",
@@ -59,7 +60,7 @@ _MODULES = {
     "info": "inspect_model",
     "demo": "serve",
     "reproduce": "evaluate",
-}  # of commands whose module has another name
+}
 
 
 class LazyCommandGroup(TyperGroup):
@@ -71,7 +72,7 @@ class LazyCommandGroup(TyperGroup):
         self.commands: dict[str, Any] = dict.fromkeys(names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of this name."""
+        """Return the command of this name, imported at first use; None if there is none."""
         if cmd_name in self.commands and self.commands[cmd_name] is None:
             self.commands[cmd_name] = _make_command(cmd_name)
         return self.commands.get(cmd_name)

@@ -100,7 +100,7 @@ def _learn_or_load(
     output: Path,
     execution_options: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Load or compute concepts and usage; return them and whether they were computed."""
+    """Load concepts and usage from `output`, or compute them; return whether they were computed."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -134,7 +134,14 @@ def _learn_or_load(
 def _write_tables(
     output: Path, source: ConceptTrainingSet, dictionary: ConceptDictionary, usage: ConceptUsage
 ) -> dict[str, Any]:
-    """Write the tables of concepts, usage and predictions; return summary statistics."""
+    """Write the tables of concepts, usage and predictions.
+
+    Returns
+    -------
+    dict
+        "recurrence"; with labels, also numbers of images: "labelled", "unseen" (tested) and
+        "leave_one_patient_out_accuracy" (correct).
+    """
     import numpy as np
 
     from ..explain import concept_discovery as discovery
@@ -171,7 +178,7 @@ def _write_tables(
 
 
 def _describe_summary(summary: dict[str, Any]) -> list[str]:
-    """Return the summary statistics as sentences."""
+    """Return the statistics of `_write_tables` as sentences."""
     lines = []
     if summary["recurrence"] is None:
         lines.append(

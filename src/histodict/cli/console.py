@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FAILURES = "failures.csv"  # table of the files that failed in the last run, in the results folder
-received_signals: list[
-    int
-] = []  # received by this process; any error after one is a consequence of it
+received_signals: list[int] = []  # an error after a signal is a consequence of it
 
 
 @contextmanager
@@ -67,11 +65,11 @@ def report_errors() -> Iterator[None]:
 
 
 _latest_progress: dict[str, Progress] = {}  # latest progress of each stage
-_resume_hint: list[str] = []  # work that the same command skips when run again
+_resume_hint: list[str] = []  # empty, or the hint of `set_resume_hint`
 
 
 def reset_state() -> None:
-    """Clear progress and resume hint of an earlier command, and escape unencodable output."""
+    """Clear the progress and hint of an earlier command; escape characters stdout cannot encode."""
     _latest_progress.clear()
     _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
@@ -79,7 +77,7 @@ def reset_state() -> None:
 
 
 def set_resume_hint(reused_work: str = "finished images or runs") -> None:
-    """Set the hint for interrupted commands: running them again reuses `reused_work`."""
+    """Set the hint of an interrupted command: run again, it reuses `reused_work`."""
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
@@ -94,7 +92,7 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 
     Parameters
     ----------
-    weights : relative durations of consecutive stages
+    weights : relative duration of each stage, by its name and in order; None if unknown
     """
     from ..utils.progress import progress_bar
 
@@ -134,13 +132,13 @@ def note_replaced(output: Path) -> None:
 
 
 def check_html_file(output: Path) -> None:
-    """Raise ValueError unless the file ends in .html."""
+    """Raise ValueError unless the name of the file ends in .html or .htm."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--output {output}: the page is HTML; choose a name that ends in .html")
 
 
 def _format_warning(message: Warning | str, *location: Any, **more: Any) -> str:
-    """Format a warning on one line, without its source location."""
+    """Format a warning on one line, without its source location, for `warnings`."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
@@ -154,17 +152,17 @@ def print_failures_and_exit(failures: Iterable[str]) -> None:
 
 
 def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
-    """Return failed files and reasons as rows for JSON and tables."""
+    """Return a row {"path", "reason"} per failed file, for JSON and tables."""
     return [
         {"path": printable(str(path)), "reason": printable(reason)} for path, reason in failures
     ]
 
 
 def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
-    """Print the first ten failed files with their reasons, and exit with status 1.
+    """Print at most ten failed files with their reasons, and exit with status 1 if there are any.
 
-    All failures are written to failures.csv in the folder of the results. File names are printed
-    as the user gave them.
+    All failures are written to failures.csv in the folder of the results; without failures, the
+    table of an earlier run is removed. Paths are printed as the user gave them.
     """
     from ..utils.text_io import write_csv
 
@@ -242,7 +240,7 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Exit a command that receives a signal with status 128 plus the signal number."""
+    """Run a command such that a signal ends it with status 128 plus the number of the signal."""
     reset_state()
     # Only the main thread can handle signals.
     if threading.current_thread() is not threading.main_thread():
@@ -285,7 +283,7 @@ def _raise_interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
-    """Pass unraisable errors on, except interruptions, which are reported elsewhere."""
+    """Call `hook` with an unraisable error, unless it is an interruption, reported elsewhere."""
     if not isinstance(unraisable.exc_value, CommandInterrupted):
         hook(unraisable)
 
@@ -295,6 +293,11 @@ def _force_exit(reader: socket.socket, reported: threading.Event) -> None:
 
     The main thread receives a signal only between two steps of Python, which may be minutes apart,
     and may wait for threads on exit. Child processes end with this process.
+
+    Parameters
+    ----------
+    reader : socket that receives the number of each signal as a byte
+    reported : event that is set once the main thread has reported the signal
     """
     for number in iter(lambda: reader.recv(1), b""):
         if number[0] in _SIGNALS:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-_PAGE_BYTES, _ASSIGNMENT, _SELECTION = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
+_PAGE_BYTES = 5 * 2**20  # approximate size of a page
+_ASSIGNMENT, _SELECTION = "ATOMS=TEXT", "ATOMS"  # placeholders in the help
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,11 @@ class EditOptions:
     ] = None
 
     def atom_changes(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Return (atom selector, changes) pairs; names first, as later selectors may use them."""
+        """Return (atom selector, changed annotation fields) pairs in the order of application.
+
+        Names come first, as later selectors may contain them. `labels` has the label CLASS:NUMBER
+        of every atom.
+        """
         from ..decision.atom_annotations import check_name
 
         changes: list[tuple[str, dict[str, Any]]] = []
@@ -135,7 +140,7 @@ class EditOptions:
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images for a preview of the changes; their options also apply to --refit-rule."""
+    """Options of the images given with --show; all others also apply to those of --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -227,7 +232,7 @@ def edit(
 
 
 def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
-    """Return the label "CLASS:NUMBER" of every atom of a fitted model."""
+    """Return the label "CLASS:NUMBER" of every atom; raise ValueError for a model without atoms."""
     from ..decision.atom_annotations import atom_labels
 
     atoms = pipeline.atoms()
@@ -236,11 +241,11 @@ def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _refit_decision_rule(model: Model, source: Path, shown: PreviewOptions, member: int) -> Model:
+def _refit_decision_rule(model: Model, source: Path, preview: PreviewOptions, member: int) -> Model:
     from ..datasets.manifest import read_manifest
     from ..datasets.survey import with_pixel_size
 
-    manifest = with_pixel_size(read_manifest(source, features=shown.features), shown.mpp, None)
+    manifest = with_pixel_size(read_manifest(source, features=preview.features), preview.mpp, None)
     for note in manifest.notes:
         warn(note, "Note")
     for warning in manifest.warnings:
@@ -252,7 +257,7 @@ def _refit_decision_rule(model: Model, source: Path, shown: PreviewOptions, memb
 def _compare_predictions(
     before: Model, after: Model, records: list[ImageRecord], default_size: PixelSizeOption
 ) -> list[dict[str, Any]]:
-    """Return the predictions of both models per image, with the true class if known."""
+    """Return a row per image with the predictions of both models and the true class, if known."""
     rows: list[dict[str, Any]] = []
     warn_of_assumed_sizes(before, records, default_size)
     with progress_bars() as callback:

@@ -82,7 +82,13 @@ class MethodsOptions:
     setting_overrides: SetOption = None
 
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
-        """Return the training plans by name."""
+        """Return the training plans by name.
+
+        Parameters
+        ----------
+        region : value of --regions; None to classify images
+        features : folder of feature files
+        """
         from ..evaluation import choose_plans
 
         settings = parse_pairs("--set", self.setting_overrides)
@@ -176,7 +182,7 @@ class LabelledDataOptions(RegionTrainingOptions):
     positive: PositiveOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select images for the task: with a positive class, or parts of annotated images."""
+        """Return the images, or their annotated parts, with the positive class of --positive."""
         manifest = self.split_by_annotation(manifest)
         if parse_single_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)
@@ -273,10 +279,10 @@ def _print_evaluation(evaluation: Evaluation, notes: Iterable[str]) -> None:
         warn(note, "Note")
 
 
-def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
-    for measure in shown:
+def _print_values(values: list[Row], measures: list[str], suffix: str = "") -> None:
+    for measure in measures:
         print_table(
-            ("method", "training images per class", f"{measure}{of_what}", "95 % interval"),
+            ("method", "training images per class", f"{measure}{suffix}", "95 % interval"),
             [
                 (
                     row["method"],
@@ -323,7 +329,7 @@ class ReproduceOptions:
     ] = 1
 
     def experiment_options(self) -> ExperimentOptions:
-        """Return the options as a `ExperimentOptions`."""
+        """Return the options in the form that `paper.reproduce` takes."""
         from ..paper import ExperimentOptions
 
         names = tuple(name.strip() for name in self.methods.split(",") if name.strip())

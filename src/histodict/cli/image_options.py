@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Set the positive class, or guess it from the class names and print the guess."""
+    """Return the images with this positive class; if it is None, print the guessed class."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -57,7 +57,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def parse_region_names(regions: str | None) -> list[str]:
-    """Split the value of --regions into class names."""
+    """Split the value of --regions into class names, which must differ; none if it is None."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name a class")
@@ -67,7 +67,7 @@ def parse_region_names(regions: str | None) -> list[str]:
 
 
 def parse_single_region(regions: str | None) -> str | None:
-    """Return the region class; None if there are none or several."""
+    """Return the class in the value of --regions; None if it names none or several."""
     names = parse_region_names(regions)
     return names[0] if len(names) == 1 else None
 
@@ -82,13 +82,13 @@ def choose_preset(
 ) -> str:
     """Return the preset given by the user, or choose one and print the choice.
 
-    A method without a preset gets a single model of that method.
+    Without a preset, each named method trains a single model.
 
     Parameters
     ----------
     preset : name given by the user; None to choose
     settings : settings given by the user
-    methods : methods that the preset is used with; empty strings for the default
+    methods : names of the methods; an empty string is the method of the preset
     regions : whether regions are detected
     features : folder of feature files, which determine the preset
     """
@@ -117,7 +117,7 @@ def _note_preset(name: str, reason: str) -> None:
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of the images, or of the feature files with the same names."""
+    """Return records of the images; with a feature folder, of the files with the same names."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
@@ -149,9 +149,14 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
 
 
 def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
-    """Raise ValueError if coordinates are given without outlines.
+    """Raise ValueError if --coordinates is set but none of the options that it applies to.
 
     Outlines named in a table always use the coordinates of their format.
+
+    Parameters
+    ----------
+    coordinates : value of --coordinates
+    **outlines : values of the options that name annotation files, by option
     """
     from ..annotations.annotation_file import PIXELS
 
@@ -160,7 +165,7 @@ def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
 
 
 def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
-    """Raise ValueError for pixel sizes that are not positive or exclude each other."""
+    """Raise ValueError unless the pixel sizes (µm) are positive and at most one is given."""
     from ..utils.validation import check_number
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
@@ -201,14 +206,14 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 
 
 def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
-    """Warn about skipped images, with the reasons."""
+    """Warn about images skipped for these reasons, out of `n_images`."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
 def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """Warn once about the pixel sizes of all images of a run."""
+    """Print at most one warning about unknown pixel sizes of the images."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
@@ -221,13 +226,13 @@ def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
 def warn_of_assumed_sizes(
     model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
 ) -> None:
-    """Warn about pixel sizes before any image is read; `default_size` applies to all images."""
+    """Warn about unknown pixel sizes before a run; `default_size` has the command-line options."""
     sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
     warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
-    """Parse texts "NAME=VALUE" into a dictionary."""
+    """Parse the texts "NAME=VALUE" of an option into a dictionary."""
     pairs = {}
     for text in pairs_text or []:
         name, sign, value = text.partition("=")
@@ -238,7 +243,7 @@ def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
 
 
 def parse_integers(option: str, text: str) -> list[int]:
-    """Parse integers separated by commas."""
+    """Parse the value of an option as integers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -246,7 +251,7 @@ def parse_integers(option: str, text: str) -> list[int]:
 
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images without tissue, and about images used without tissue detection."""
+    """Warn about images without tissue or used without tissue detection, and print their notes."""
     from ..utils.text_io import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
@@ -285,7 +290,9 @@ class DataOptions:
     allow_missing_chunks: AllowMissingOption = False
 
     def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
-        """Read the images and print warnings; unusable images raise an error or are skipped.
+        """Return the images after checking their files, and print warnings.
+
+        With --skip-unreadable, unusable images are skipped; otherwise they raise an error.
 
         Parameters
         ----------
@@ -322,7 +329,7 @@ class DataOptions:
         )
 
     def _feature_folder(self, source: Path) -> Path | None:
-        """Return the folder of feature files; as absolute path if `source` is absolute."""
+        """Return the folder of feature files, if any; an absolute path if `source` is absolute."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
     def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
@@ -393,7 +400,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         return super().list_labelled_images(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
-        """Return the annotated parts of images if several classes are outlined, else the images."""
+        """Return the annotated parts if --regions names several classes, otherwise the images."""
         from ..datasets.annotated import check_classes, split_by_annotation
 
         names = parse_region_names(self.regions)
@@ -424,12 +431,12 @@ class PixelInputOptions:
 
     @property
     def feature_folder(self) -> Path | None:
-        """Folder of feature files that replace the images; None here."""
+        """Folder of feature files that replace the images; None, as they are not accepted here."""
         return None
 
     @property
     def pixel_size(self) -> PixelSizeOption:
-        """Pixel size options that apply to all images."""
+        """Pixel sizes of --mpp and --override-mpp, which apply to all images."""
         from ..images.pixel_size import PixelSizeOption
 
         check_pixel_sizes(self.mpp, self.override_mpp)
@@ -440,7 +447,8 @@ class PixelInputOptions:
 
         Raises
         ------
-        ValueError : if no image is found or options do not apply
+        ValueError
+            If no image is found or options do not apply.
         """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
@@ -559,8 +567,8 @@ class RegionOfInterestOptions(ImageOptions):
         annotations = match_annotations([record.path for record in records], source)
         for note in [note for annotation in set(annotations) for note in annotation.notes()]:
             warn(note)
-        pairs_of = zip(records, annotations, strict=True)
-        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs_of]
+        pairs = zip(records, annotations, strict=True)
+        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs]
 
 
 @dataclass(frozen=True)

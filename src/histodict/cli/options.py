@@ -302,7 +302,7 @@ class ModelOptions:
 
 
 def select_member(model: Model, number: int) -> Model:
-    """Return the N-th base model of an ensemble; a single model is returned unchanged."""
+    """Return base model `number`, from 1, of an ensemble; a single model is returned unchanged."""
     n_members = model.n_estimators_
     if not 1 <= number <= n_members:
         raise ValueError(
@@ -347,15 +347,15 @@ class ExecutionCliOptions:
         Parameters
         ----------
         cache : folder for expensive intermediate results
-        weights : relative durations of consecutive stages
+        weights : relative duration of each stage, as in `progress_bars`
         """
         from ..utils.parallel import ExecutionOptions
 
-        with self._executor() as executor, progress_bars(weights) as callback:
+        with self._open_executor() as executor, progress_bars(weights) as callback:
             yield ExecutionOptions(self.jobs, cache, callback, executor)
 
-    def _executor(self) -> AbstractContextManager[Executor | None]:
-        """Return a context manager of the cluster's executor, or of None for local threads."""
+    def _open_executor(self) -> AbstractContextManager[Executor | None]:
+        """Return a context manager of the executor of the cluster, or of None without --cluster."""
         if self.cluster is None:
             return nullcontext()
         from ..utils.dask_executor import open_cluster

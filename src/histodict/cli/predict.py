@@ -67,7 +67,7 @@ class ExportOptions:
 
     @property
     def project_file_text(self) -> str:
-        """Text with the path of the QuPath project, for the summary; empty without one."""
+        """Addition to the summary that names the QuPath project; empty without a project."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
@@ -114,14 +114,11 @@ def predict(
     _print_predictions(result, summary, output, tables, as_json)
 
 
-def _digest(model: Path) -> str:
-    """Return the digest of the model file.
-
-    It must be computed before the model is loaded, as the file may be replaced during loading.
-    """
+def _digest(file: Path) -> str:
+    """Return the digest of a model file; compute it before loading, as the file may be replaced."""
     import hashlib
 
-    return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
 def _predict_images(
@@ -161,7 +158,7 @@ def _predict_images(
 
 
 def _estimate_result_bytes(image: Path, output: Path) -> int:
-    """Estimate the minimum size of the overlay, map and outlines of an image; 0 if they exist."""
+    """Estimate the minimum bytes of an image's overlay, map and outlines; 0 if they exist."""
     from ..batch import output_key
     from ..images.memory_image import estimated_bytes
 
@@ -233,7 +230,7 @@ def _print_scores(result: RunResult) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
-    """Print a table of scores; for a tuned model, also scores before the tuning."""
+    """Print a table of scores; for a model tuned on these images, also scores before the tuning."""
     header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
@@ -260,7 +257,7 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
 
 
 def _count_failed(result: RunResult) -> int:
-    """Return the number of images without a prediction; others failed only at their mask."""
+    """Count the failed images without a prediction; of the other failures, only a mask failed."""
     from ..batch import printable_path
 
     predicted = {row["path"] for row in result.rows}

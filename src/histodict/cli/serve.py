@@ -60,7 +60,7 @@ def demo(
 
 
 def _write_demo_images(folder: Path, seed: int) -> None:
-    """Draw the images of the demonstration into a folder."""
+    """Write the images of the demonstration to a new folder, and print its tables."""
     from ..datasets.manifest import read_manifest
     from ..synthetic.demo import draw_demo
 

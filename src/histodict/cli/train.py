@@ -132,7 +132,7 @@ class ModelSettingsOptions:
         return Plan.named(name, self.method, regions=regions)
 
     def load_start_model(self, model: Model) -> Any:
-        """Return the model of --start-from after checking its kind; None without the option."""
+        """Load the model of --start-from, of the same kind as `model`; None without the option."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -218,7 +218,7 @@ def train(
 
 
 def _training_stages(model: Model) -> dict[str, float] | None:
-    """Return the relative durations of the training stages; None if unknown."""
+    """Return the relative duration of each training stage by its name; None if unknown."""
     from ..utils.progress import ENSEMBLE_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
@@ -360,7 +360,7 @@ def _print_adapted(
 ) -> None:
     """Print the groups of scores and the effect on predictions.
 
-    `is_forced` states whether the scores do not form two groups.
+    `is_forced` states whether --force was needed, as the scores do not form two groups.
     """
     if adaptation.one_is_small:
         warn(
