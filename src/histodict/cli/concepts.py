@@ -36,7 +36,7 @@ def concepts(
     ] = "efficientnet-lite0",
     seed: SeedOption = 0,
     images: ImageOptions,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Learn concepts from unlabelled images; classify images from a few labels.
@@ -62,9 +62,7 @@ def concepts(
         source = ConceptTrainingSet.from_records(
             _expand_feature_folders(images).list_images(), encoder, images.pixel_size
         )
-        dictionary, usage, is_new = _learn_or_load(
-            source, n_concepts, seed, output, execution_options
-        )
+        dictionary, usage, is_new = _learn_or_load(source, n_concepts, seed, output, execution)
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():
         warn(source.describe_size_differences())
@@ -98,9 +96,9 @@ def _learn_or_load(
     n_concepts: int,
     seed: int,
     output: Path,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Load concepts and usage from `output`, or compute them; return whether they were computed."""
+    """Return concepts, usage and whether they are new: computed, or loaded from `output`."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -119,11 +117,11 @@ def _learn_or_load(
     if stored:
         check_settings_match(output, stored[2], settings)
         return stored[0], stored[1], False
-    with execution_options.start() as execution:
+    with execution.start() as resources:
         options: dict[str, Any] = {
-            "n_jobs": execution_options.jobs,
-            "callback": execution.callback,
-            "executor": execution.executor,
+            "n_jobs": execution.jobs,
+            "callback": resources.callback,
+            "executor": resources.executor,
         }
         dictionary = learn_concepts(source, n_concepts, random_state=seed, **options)
         usage = compute_usage(source, dictionary, **options)
@@ -134,13 +132,10 @@ def _learn_or_load(
 def _write_tables(
     output: Path, source: ConceptTrainingSet, dictionary: ConceptDictionary, usage: ConceptUsage
 ) -> dict[str, Any]:
-    """Write the tables of concepts, usage and predictions.
+    """Write the tables of concepts, usage and predictions; return statistics.
 
-    Returns
-    -------
-    dict
-        "recurrence"; with labels, also numbers of images: "labelled", "unseen" (tested) and
-        "leave_one_patient_out_accuracy" (correct).
+    They are "recurrence" and, with labels, numbers of images: "labelled", "unseen" (tested) and
+    "leave_one_patient_out_accuracy" (correct).
     """
     import numpy as np
 

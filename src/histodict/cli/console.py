@@ -292,12 +292,8 @@ def _force_exit(reader: socket.socket, reported: threading.Event) -> None:
     """Terminate the process if it is still running some seconds after a signal.
 
     The main thread receives a signal only between two steps of Python, which may be minutes apart,
-    and may wait for threads on exit. Child processes end with this process.
-
-    Parameters
-    ----------
-    reader : socket that receives the number of each signal as a byte
-    reported : event that is set once the main thread has reported the signal
+    and may wait for threads on exit. Child processes end with this process. `reader` receives the
+    number of each signal as a byte; `reported` is set once the main thread has printed its message.
     """
     for number in iter(lambda: reader.recv(1), b""):
         if number[0] in _SIGNALS:

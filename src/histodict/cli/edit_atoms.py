@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-_PAGE_BYTES = 5 * 2**20  # approximate size of a page
-_ASSIGNMENT, _SELECTION = "ATOMS=TEXT", "ATOMS"  # placeholders in the help
+# Approximate size of a page, and placeholders of values in the help.
+_PAGE_BYTES, _ASSIGNMENT, _SELECTION = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,9 @@ class EditOptions:
     ] = None
 
     def atom_changes(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Return (atom selector, changed annotation fields) pairs in the order of application.
+        """Return (atom selector, changed annotation fields) pairs, in the order to apply them.
 
-        Names come first, as later selectors may contain them. `labels` has the label CLASS:NUMBER
-        of every atom.
+        Names come first, as later selectors may contain them. `labels` are the labels of all atoms.
         """
         from ..decision.atom_annotations import check_name
 
@@ -140,7 +139,7 @@ class EditOptions:
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Options of the images given with --show; all others also apply to those of --refit-rule."""
+    """Images given with --show, and options for reading them and those of --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -226,7 +225,7 @@ def edit(
         }
         print_json(content | ({"images": rows} if rows else {}))
         return
-    _print_edit_summary(notes, labels, rows)
+    _print_edits(notes, labels, rows)
     if output is not None:
         typer.echo(f"Wrote {output}")
 
@@ -280,9 +279,7 @@ def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str
     return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
 
 
-def _print_edit_summary(
-    notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]
-) -> None:
+def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
     if notes:
         lines = [
             [

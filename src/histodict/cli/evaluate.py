@@ -82,12 +82,9 @@ class MethodsOptions:
     setting_overrides: SetOption = None
 
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
-        """Return the training plans by name.
+        """Return the training plans by name, to detect the class `region` or to classify images.
 
-        Parameters
-        ----------
-        region : value of --regions; None to classify images
-        features : folder of feature files
+        `features` is the folder of feature files, if they replace the images.
         """
         from ..evaluation import choose_plans
 
@@ -209,7 +206,7 @@ def evaluate(
     protocol: ProtocolOptions,
     data: LabelledDataOptions,
     cache: CacheOption = None,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compare methods on unseen patients, and write a report.
@@ -243,16 +240,16 @@ def evaluate(
         recipes = [recipe for plan in plans.values() for recipe in plan.recipes]
         for recipe in recipes:
             check_installed(recipe.features)
-        manifest = data.read(recipes, absolute_paths=execution_options.cluster is not None)
+        manifest = data.read(recipes, absolute_paths=execution.cluster is not None)
         splits = protocol.splits(manifest)
         warn_of_confounders(manifest)
         seeds = parse_integers("--seeds", protocol.seeds)
         set_resume_hint("finished trainings")
-        with execution_options.start(cache) as execution:
+        with execution.start(cache) as resources:
             evaluation = run_evaluation(
-                manifest, plans, splits, output, seeds=seeds, execution=execution, region=region
+                manifest, plans, splits, output, seeds=seeds, execution=resources, region=region
             )
-            example = train_example(evaluation, output / "models", execution)
+            example = train_example(evaluation, output / "models", resources)
             write_evaluation_page(output / "report.html", evaluation, example)
     if as_json:
         notes = selection_warnings(evaluation)

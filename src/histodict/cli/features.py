@@ -49,7 +49,7 @@ def features(
         ),
     ] = None,
     images: PixelInputOptions,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write one feature file (.h5) per image, as the program TRIDENT does.
@@ -71,15 +71,15 @@ def features(
         recipe = extraction_recipe(encoder, parse_pairs("--set", setting_overrides))
         records = images.list_images()
         set_resume_hint("finished files")
-        with execution_options.start() as execution:
+        with execution.start() as resources:
             result = extract_features(
                 recipe,
                 records,
                 output,
                 mpp=images.pixel_size,
-                n_jobs=execution_options.jobs,
-                callback=execution.callback,
-                executor=execution.executor,
+                n_jobs=execution.jobs,
+                callback=resources.callback,
+                executor=resources.executor,
             )
     _print_result(result, output, as_json)
 

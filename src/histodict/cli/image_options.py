@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Return the images with this positive class; if it is None, print the guessed class."""
+    """Return the images with this positive class; if None, print the one guessed from the names."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -57,7 +57,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def parse_region_names(regions: str | None) -> list[str]:
-    """Split the value of --regions into class names, which must differ; none if it is None."""
+    """Return the class names in the value of --regions, which must differ; [] if it is None."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name a class")
@@ -149,14 +149,10 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
 
 
 def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
-    """Raise ValueError if --coordinates is set but none of the options that it applies to.
+    """Raise ValueError if --coordinates is set without an option that names annotation files.
 
-    Outlines named in a table always use the coordinates of their format.
-
-    Parameters
-    ----------
-    coordinates : value of --coordinates
-    **outlines : values of the options that name annotation files, by option
+    `outlines` has the values of these options by name. Outlines that are named in a table always
+    use the coordinates of their format.
     """
     from ..annotations.annotation_file import PIXELS
 

@@ -84,7 +84,7 @@ def predict(
     output: ResultsOutput,
     images: PredictionInputOptions,
     exports: ExportOptions,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides, or detect regions; the model determines which.
@@ -104,8 +104,8 @@ def predict(
     """
     with report_errors():
         digest = _digest(model_options.model)
-        model = model_options.load(execution_options.jobs)
-        result = _predict_images(model, digest, images, output, exports, execution_options)
+        model = model_options.load(execution.jobs)
+        result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
     tables = f"{output / model.table}.csv{exports.project_file_text}"
     if model.finds_regions:
@@ -127,7 +127,7 @@ def _predict_images(
     images: PredictionInputOptions,
     output: Path,
     exports: ExportOptions,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
 ) -> RunResult:
     """Predict the images and print warnings."""
     from ..batch import predict_images
@@ -139,7 +139,7 @@ def _predict_images(
     records = images.list_images()
     check_disk_space(output, sum(_estimate_result_bytes(record.path, output) for record in records))
     set_resume_hint("finished images")
-    with execution_options.start() as execution:
+    with execution.start() as resources:
         result = predict_images(
             model,
             digest,
@@ -147,8 +147,8 @@ def _predict_images(
             output,
             mpp=images.pixel_size,
             qupath=exports.geojson_options,
-            callback=execution.callback,
-            executor=execution.executor,
+            callback=resources.callback,
+            executor=resources.executor,
             anndata=exports.anndata,
             atom_statistics=exports.atom_statistics,
         )

@@ -163,7 +163,7 @@ def train(
     data: TrainOptions,
     positive: PositiveOption = None,
     cache: CacheOption = None,
-    execution_options: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model on labelled images, masks, annotations or feature files.
@@ -194,10 +194,8 @@ def train(
     with report_errors():
         started = time.perf_counter()
         check_writable_file(output)
-        model = model_settings.build_model(
-            execution_options.jobs, cache, data.regions, data.features
-        )
-        manifest = data.read(model.recipes, absolute_paths=execution_options.cluster is not None)
+        model = model_settings.build_model(execution.jobs, cache, data.regions, data.features)
+        manifest = data.read(model.recipes, absolute_paths=execution.cluster is not None)
         if parse_single_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = set_positive_class(manifest, positive)
@@ -209,9 +207,9 @@ def train(
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
         note_replaced(output)
-        with execution_options.start(weights=_training_stages(model)) as execution:
+        with execution.start(weights=_training_stages(model)) as resources:
             model.fit(
-                manifest, callback=execution.callback, executor=execution.executor, start_from=start
+                manifest, callback=resources.callback, executor=resources.executor, start_from=start
             )
         save_model(model, output)
     _print_trained(model, output, time.perf_counter() - started, as_json)

@@ -4,10 +4,10 @@ Files in the output folder:
 
 splits.json               training and test images of every split, for reuse
 runs/                     one file per finished run, which is not repeated; patch maps of
-misclassified images, or of all images for regions
-predictions.csv, .parquet     one row per method, seed, split and test image
+                          misclassified images, or of all images for regions
+predictions.csv, .parquet one row per method, seed, split and test image
 results.csv, .parquet     metrics of each method with 95 % intervals by patient; for regions, of
-patches
+                          patches
 comparisons.csv, .parquet every method against the first one, paired by patient
 timing.csv, .parquet      time and memory of each run
 provenance.json           data, splits, seeds, recipes and versions
@@ -111,7 +111,7 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Check that splits train on regions and background, and test two patients of each."""
+    """Raise an error unless splits train on regions and background, and test two patients each."""
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(TISSUE_KINDS):
@@ -147,7 +147,7 @@ def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:
 
 
 def _check_classes(manifest: Manifest, splits: Splits) -> None:
-    """Check that all splits train on the tested classes, so that their scores are comparable."""
+    """Raise SplitError unless all splits train on the tested classes, for comparable scores."""
     tested = tested_classes(manifest, splits)
     for split in splits:
         trained = manifest.select(split.train).classes
@@ -236,8 +236,8 @@ class Evaluation:
     splits, seeds : training and test images, and random seeds
     plans : training plans by name
     results : predictions of every run
-    values, comparisons, timing : rows of the tables
-    region : class of the regions to detect; the classes are then tissue without and with it
+    values, comparisons, timing : rows of the tables results, comparisons and timing
+    region : class of the regions to detect; `classes` are then tissue without and with regions
     confounders : properties of the images that are associated with the class
     """
 
@@ -259,7 +259,7 @@ class Evaluation:
 
     @property
     def classes(self) -> list[str]:
-        """Tested classes; of two, the second is positive."""
+        """Tested classes; if there are two, the second is positive."""
         if self.region is not None:
             return region_classes(self.manifest, self.region)
         return tested_classes(self.manifest, self.splits)
@@ -284,7 +284,7 @@ class Evaluation:
         return [name for name in self.plans if name not in failed]
 
     def sizes(self) -> list[int | None]:
-        """Return the numbers of training images per class; [None] without a learning curve."""
+        """Return the numbers of training images per class; [None] if the protocol sets none."""
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
 
     @property
@@ -320,7 +320,7 @@ class Evaluation:
         Parameters
         ----------
         method : name of the plan
-        size : number of training images per class; None if none was requested
+        size : number of training images per class; None if the protocol sets none
         kind : kind of predictions, see `Repeats`
         """
         return self.all_repeats.select(method, size, kind)
@@ -388,7 +388,7 @@ def run_evaluation(
     seeds: Sequence[int],
     execution: ExecutionOptions,
 ) -> list[EvaluationResult]:
-    """Return the results of every plan, split and seed; those in `folder` are loaded."""
+    """Run plans as in `evaluate`, without tables; results that are in `folder` are loaded."""
     return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, execution)
 
 
@@ -450,10 +450,9 @@ class ExampleModel:
 def train_example(
     evaluation: Evaluation, folder: Path, execution: ExecutionOptions
 ) -> ExampleModel | None:
-    """Return a model whose atoms can be shown as images, trained on one split.
+    """Return a model whose atoms are image patches, trained on one split; None without such atoms.
 
-    Its method is the first with such atoms; None if there is none. A model stored in `folder` is
-    loaded.
+    The method is the first with such atoms. A model stored in `folder` is loaded.
     """
     method = next(
         (name for name in evaluation.methods if has_pixel_atoms(evaluation.plans[name].recipe)),

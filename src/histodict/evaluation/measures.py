@@ -46,7 +46,7 @@ from .runs import EvaluationResult
 
 _N_BINS = 1000  # bins of margins, which give the AUC to three digits
 _N_TABLE = 4  # true positives, false negatives, false positives, true negatives
-TISSUE_KINDS = "outside of regions", "inside of regions"
+TISSUE_KINDS = "outside of regions", "inside of regions"  # of the true region
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class PatchEvaluation:
 
     Attributes
     ----------
-    margins : (n,), margin of each patch
-    truth : (n,), whether at least half of the patch lies in the true region
-    detected : (n,), whether it lies in a detected region
+    margins : (n_patches,), margin of each patch
+    truth : (n_patches,), whether at least half of the patch lies in the true region
+    detected : (n_patches,), whether the patch lies in a detected region
     """
 
     margins: NDArray[np.float32]
@@ -73,7 +73,7 @@ class PatchEvaluation:
         Parameters
         ----------
         record : image with its mask or label
-        patch_map : predicted patches
+        patch_map : predictions of the patches
         min_patches : minimum number of connected patches of a detected region
         """
         tissue = labelled_patch_mask(record, patch_map)
@@ -83,7 +83,7 @@ class PatchEvaluation:
         return cls(patch_map.margins[..., 1][tissue], truth[tissue], is_counted[tissue])
 
     def confusion_counts(self) -> NDArray[np.int64]:
-        """Return the numbers of true and false positives and negatives: TP, FN, FP, TN."""
+        """Count true positives, false negatives, false positives and true negatives."""
         kinds = [(t, d) for t in (self.truth, ~self.truth) for d in (self.detected, ~self.detected)]
         return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
@@ -91,9 +91,9 @@ class PatchEvaluation:
 def count_outlined_patches(
     record: ImageRecord, patch_map: PatchMap
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the confusion table of each class, over tissue patches inside outlines.
+    """Return the confusion counts (TP, FN, FP, TN) of each class, by its name.
 
-    The true class of patches outside of all outlines is unknown.
+    Only tissue patches inside an outline count, as the true class of the others is unknown.
     """
     masks = [map_patches_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(masks, axis=0) & patch_map.tissue
@@ -108,9 +108,9 @@ def count_outlined_patches(
 
 
 def count_patches(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
-    """Return the counts of each image, (n_images, n_columns).
+    """Return the patch counts of each image, (n_images, 4 + 2 n_bins).
 
-    The columns are the confusion table, then a histogram of the margins of patches in the true
+    The columns are TP, FN, FP and TN, then a histogram of the margins of patches in the true
     region, and one of the other patches. Bins are quantiles of the margins of all images.
     """
     if not images:
@@ -118,28 +118,29 @@ def count_patches(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
     margins = np.concatenate([image.margins for image in images])
     levels = np.linspace(0, 1, _N_BINS + 1)[1:-1]
     edges = np.unique(np.quantile(margins, levels)) if len(margins) else np.zeros(0)
-    return np.array([_counts(image, edges) for image in images])
+    return np.array([_image_counts(image, edges) for image in images])
 
 
-def _counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray[np.int64]:
+def _image_counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray[np.int64]:
     bins = np.searchsorted(edges, image.margins, side="right")
     kinds = image.truth, ~image.truth
     by_margin = [np.bincount(bins[kind], minlength=len(edges) + 1) for kind in kinds]
     return np.concatenate([image.confusion_counts(), *by_margin])
 
 
-def dice(table: NDArray[np.int64]) -> float | None:
-    """Return the Dice coefficient of a confusion table; None without true and detected regions."""
+def dice(counts: NDArray[np.int64]) -> float | None:
+    """Return the Dice coefficient of TP, FN, FP, TN; None without true and detected regions."""
     try:
-        return PATCH_METRICS["Dice"](np.empty(0), table[None])
+        return PATCH_METRICS["Dice"](np.empty(0), counts[None])
     except UndefinedMetricError:
         return None
 
 
 def split_inside_outside(repeat: Repeat) -> Repeat:
-    """Split the counts of each image into one row for the true region and one for the rest.
+    """Split the patch counts of each image into rows inside and outside of the true region.
 
-    Both are labelled as classes, so that bootstrap replicates contain both. Empty rows are omitted.
+    The two kinds of rows have different labels, so that the stratified bootstrap draws both. Rows
+    without patches are omitted.
     """
     n_bins = (repeat.predictions.shape[1] - _N_TABLE) // 2
     # Columns that count patches of the region.
@@ -153,7 +154,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of the patches, with the operating point of the detected regions."""
+    """Return the ROC curve of `count_patches`, with the operating point of the detected regions."""
     tp, fn, fp, tn = counts[:, :_N_TABLE].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
     false_negative_rate, specificity = (
@@ -169,7 +170,7 @@ def _ratio(
     labels: NDArray[Any],
     counts: NDArray[np.int64],
 ) -> float:
-    """Return the ratio of two weighted sums of the confusion table."""
+    """Return the ratio of two weighted sums of TP, FN, FP and TN: a `Metric` for fixed weights."""
     total = counts[:, :_N_TABLE].sum(axis=0)
     if not total @ denominator:
         raise UndefinedMetricError("there are no patches with a known class")
@@ -199,12 +200,12 @@ OVERLAPS: dict[str, Metric] = {
 
 
 N_REPLICATES = 2000  # bootstrap replicates of every interval and comparison
-# Name of each metric: kind of predictions, as in `Repeats`, and function.
+# Metrics by name: kind of predictions, as in `Repeats`, and function.
 Measures = dict[str, tuple[str, Callable[..., float]]]
 
 
 def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list[Row]:
-    """Return a table row for each test image of each successful run."""
+    """Return a table row per test image of each successful run."""
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
@@ -226,7 +227,7 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
 
 
 def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
-    """Return table columns of the i-th image: its scores; for regions, also the confusion table."""
+    """Return the scores of the i-th image as table columns; for regions, also TP, FN, FP, TN."""
     predictions = result.predicted
     if predictions.min_patches is None:
         return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
@@ -237,7 +238,7 @@ def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row
 
 
 def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
-    """Return the patches of the i-th image of a run with regions."""
+    """Evaluate the patches of the i-th test image of a run that detects regions."""
     patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
@@ -247,7 +248,10 @@ def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> P
 def metric_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
-    """Return a table row with value and interval for each training set size, method and metric."""
+    """Return a table row with value and interval for each training set size, method and metric.
+
+    `sizes` are numbers of training images per class, or None if the protocol sets none.
+    """
     rows = []
     for size in sizes:
         for method in methods:
@@ -279,7 +283,11 @@ def metric_table(
 def comparison_table(
     repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
-    """Return the table of paired comparisons with the first method, with Holm's correction."""
+    """Return a table row per comparison of the first method with another one, by the first metric.
+
+    Comparisons are paired by patient; p-values are corrected by Holm's method. See `metric_table`
+    for the parameters.
+    """
     rows: list[Row] = []
     measure, (kind, metric) = next(iter(measures.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
@@ -349,8 +357,8 @@ class Repeats:
         Parameters
         ----------
         method : name of the plan
-        size : number of training images per class; None if none was requested
-        kind : kind of predictions
+        size : number of training images per class; None if the protocol sets none
+        kind : kind of predictions: "labels", "scores", "counts" or "patches"
         """
         key = method, size, kind
         if key not in self._computed:
@@ -367,14 +375,14 @@ class Repeats:
             chosen = [result for result in of_method if result.task.seed == seed]
             splits = [result.task.split for result in chosen]
             if kind == "counts":
-                yield from self._counts(chosen, splits)
+                yield from self._patch_counts(chosen, splits)
             else:
                 yield from collect_repeats(
                     self.manifest, splits, [_predictions(r, kind) for r in chosen]
                 )
 
-    def _counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
-        """Return patch counts per image, with equal labels so that resampling is not stratified."""
+    def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
+        """Return patch counts per image; equal labels prevent stratified resampling."""
         records = [self.manifest.select(split.test).records for split in splits]
         evaluations = [
             [evaluate_patches(result, i, record) for i, record in enumerate(of_split)]
@@ -387,7 +395,7 @@ class Repeats:
 
 
 def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
-    """Return the labels or scores; images without tissue have the score 0."""
+    """Return the "labels" or "scores" of a run; images without tissue have the score 0."""
     if kind == "labels":
         return np.array(result.predicted.labels)
     scores = np.nan_to_num(np.array(result.predicted.scores, dtype=np.float64))
@@ -395,7 +403,7 @@ def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
 
 
 def timing_rows(results: list[EvaluationResult]) -> list[Row]:
-    """Return time and memory of each successful run."""
+    """Return a table row with time and memory of each successful run."""
     return [
         {
             "method": result.task.method,
@@ -417,9 +425,11 @@ ScoredMap = tuple[ImageRecord, Path, int]
 
 
 def score_predictions(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return metrics and confusion table of predictions with a true label; None without any.
+    """Return metrics of the predictions of images; None if no image has a true label.
 
     `rows` has a table row per image. Images whose true label is not in `classes` are only counted.
+    The result has "metrics" (value and interval by name), "confusion" (rows of the matrix), numbers
+    of images and patients, and "few_patients" (a warning).
     """
     known = [row for row in rows if "truth" in row]
     evaluated = [row for row in known if row["truth"] in classes]
@@ -450,9 +460,9 @@ def score_predictions(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, 
 
 
 def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
-    """Return the scores of the model before tuning, with a note for the scores after it.
+    """Return the metrics of a tuned model before its tuning ("untuned"), and notes.
 
-    Scores on images that were used for tuning are too optimistic.
+    Metrics of a tuned model on images that were used for tuning are too optimistic.
 
     Parameters
     ----------
@@ -471,7 +481,7 @@ def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict
 
 
 def _undo_tuning(model: Model, rows: Sequence[Row]) -> list[Row] | None:
-    """Return the predictions of the untuned model; None if they cannot be restored."""
+    """Return the predictions (rows) of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
     threshold = original_threshold(model.training_info_) if of_regions else 0.0
     shift = 0.0 if of_regions else total_shift(model.training_info_)
@@ -488,7 +498,7 @@ def _undo_tuning(model: Model, rows: Sequence[Row]) -> list[Row] | None:
 
 
 def _confusion_rows(classes: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each true class with the counts of predicted labels, including no tissue."""
+    """Return a row per true class with the number of images by predicted label."""
     counts = Counter((row["truth"], row["top_label"]) for row in rows)
     labels = list(dict.fromkeys([*classes, *(row["top_label"] for row in rows)]))
     return [{"truth": t} | {label: counts[t, label] for label in labels} for t in classes]
@@ -499,14 +509,14 @@ def _predicted_labels(rows: Sequence[Row]) -> NDArray[Any]:
 
 
 def _image_scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.float64]:
-    """Return the scores; images without tissue have the score 0."""
+    """Return the scores of the images, which are 0 for images without tissue."""
     if len(classes) == 2:
         return np.array([row["score"] or 0.0 for row in rows])
     return np.array([[row[f"score_{name}"] or 0.0 for name in classes] for row in rows])
 
 
 def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
-    """Return a metric with its interval; `note` states what is undefined."""
+    """Return {"value", "low", "high"} of a metric; if undefined, None with the reason "note"."""
     try:
         value = metric(repeat.labels, repeat.predictions)
     except ValueError as error:
@@ -522,7 +532,7 @@ def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 
 
 def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return metrics of the patches of all images against their masks or labels.
+    """Return metrics with intervals of the patches of all images against their masks or labels.
 
     The result is empty without patches.
     """
@@ -541,7 +551,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return the overlap of the predicted patches of each class with the outlines of the class.
+    """Return Dice and IoU, with intervals, of the predicted patches and outlines of each class.
 
     Only patches inside an outline of any class count. Images without outlines are ignored.
     """
@@ -565,7 +575,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
-    """Return a repeat of images with equal labels, so that resampling is not stratified."""
+    """Return a repeat of images; equal labels prevent stratified resampling."""
     patients = np.array([record.patient for record, _ in tables])
     return Repeat(np.full(len(tables), "image"), patients, np.array([table for _, table in tables]))
 
@@ -573,7 +583,7 @@ def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> R
 def merge_patch_scores(
     scores: dict[str, Any] | None, patches: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Add the scores of patches to those of images; None if there are neither."""
+    """Add the metrics of patches to those of images; None if there are neither."""
     if not patches:
         return scores
     nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}
@@ -584,7 +594,7 @@ def merge_patch_scores(
 def _patch_evaluation_or_none(
     record: ImageRecord, file: Path, min_patches: int
 ) -> PatchEvaluation | None:
-    """Return the evaluation of an image; None, with a warning, if it cannot be read."""
+    """Evaluate the patches of an image; warn and return None if its map or mask cannot be read."""
     try:
         return PatchEvaluation.from_map(record, PatchMap.load(file), min_patches)
     except Exception as error:

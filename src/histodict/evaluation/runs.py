@@ -51,7 +51,7 @@ class EvaluationTask:
         return f"{self.method} {self.split.name} seed {self.seed}"
 
     def create_run(self, manifest: Manifest, execution: ExecutionOptions) -> TrainTestRun:
-        """Return the train-test run of this task, without executing it."""
+        """Return the train-test run of this task, which is not executed yet."""
         model: UnfittedModel = self.plan.build_model(
             region=self.region,
             random_state=self.seed,
@@ -82,7 +82,7 @@ class EvaluationResult:
     def from_outcome(
         cls, task: EvaluationTask, outcome: RunPredictions | str | None
     ) -> EvaluationResult:
-        """Return the result of a task from its predictions, or from an error message."""
+        """Return the result of a task from its outcome: predictions, or an error message."""
         return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
     @property
@@ -96,7 +96,7 @@ class EvaluationResult:
 def run_tasks(
     manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, execution: ExecutionOptions
 ) -> list[EvaluationResult]:
-    """Run all tasks and return their results in order; cached results are loaded.
+    """Run all tasks and return their results in the same order; cached results are loaded.
 
     Runs are sent one by one to the executor, whose workers write into `folder`. Without an
     executor, `n_jobs` local processes are used.
@@ -109,9 +109,8 @@ def run_tasks(
     execution : execution options
     """
     cache = RunCache(folder.absolute())
-    sequential = ExecutionOptions(
-        n_jobs=1, cache=execution.cache.absolute() if execution.cache else None
-    )
+    feature_cache = execution.cache.absolute() if execution.cache else None
+    sequential = ExecutionOptions(n_jobs=1, cache=feature_cache)
     runs = [task.create_run(manifest, sequential) for task in tasks]
     # An encoder or image that cannot be read makes only its own runs fail.
     results = [_result_or_error(cache.load_cached, each) for each in runs]
@@ -154,15 +153,15 @@ def _run_parallel(
 
 
 def _run_in_worker(
-    parent: int,
-    name: str,
+    parent_pid: int,
+    cache_name: str,
     n_processes: int,
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     job: TrainTestRun,
 ) -> RunPredictions | str | None:
-    """Execute a run; enable the image cache of the process unless it is the parent process."""
-    if os.getpid() != parent:
-        enable_worker_image_cache(name, n_processes)
+    """Call `run`; in a worker process, enable the image cache first."""
+    if os.getpid() != parent_pid:
+        enable_worker_image_cache(cache_name, n_processes)
     return run(job)
 
 
@@ -174,7 +173,7 @@ def _run_single_threaded(cache: RunCache, run: TrainTestRun) -> RunPredictions |
 def _result_or_error(
     function: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
-    """Return the result of a step, or its error message, so that other runs continue."""
+    """Return `function(run)`, or the error message if it fails, so that other runs continue."""
     try:
         return function(run)
     except EXPECTED as error:

@@ -84,7 +84,8 @@ def read_atom_statistics(path: Path) -> list[Row]:
 
     Raises
     ------
-    ValueError : if the file is no such table
+    ValueError
+        If the file is no such table.
     """
     (_, header), *records = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
@@ -100,7 +101,8 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnn
 
     Raises
     ------
-    ValueError : if the statistics belong to other atoms
+    ValueError
+        If the statistics belong to other atoms.
     """
     if not rows:
         return
@@ -119,13 +121,13 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnn
 def statistics_columns(
     rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations
 ) -> dict[str, Any]:
-    """Return a column per statistic, NaN for unknown values; no columns without statistics.
+    """Return a column of `var` per statistic, NaN for unknown values; none if `rows` is empty.
 
     Parameters
     ----------
     rows : a row per atom, from `read_atom_statistics`
     atoms : atoms of the model
-    annotations : their annotations
+    annotations : annotations of the atoms
     """
     check_statistics(rows, atoms, annotations)
     if not rows:
@@ -158,7 +160,7 @@ _EMPTY_ELEMENTS = ("layers", "obsp", "varp")  # empty parts, which the format re
 
 @dataclass(frozen=True)
 class ImageMetadata:
-    """Metadata of an image.
+    """Metadata of an image for its .h5ad file.
 
     Attributes
     ----------
@@ -179,8 +181,10 @@ def check_patch_level(model: Model) -> None:
 
     Raises
     ------
-    ValueError : if the method uses the whole image
-    ImportError : if h5py is missing
+    ValueError
+        If the method uses the whole image.
+    ImportError
+        If h5py is missing.
     """
     import_optional("h5py", "anndata", "--anndata")
     if not model.model_.recipe.is_patch_level:
@@ -200,7 +204,8 @@ def check_statistics_match(model: Model, path: Path | None) -> None:
 
     Raises
     ------
-    ValueError : if the table belongs to other atoms, or the model has none
+    ValueError
+        If the table belongs to other atoms, or the model has none.
     """
     atoms = model.model_.atoms()
     if path is None:
@@ -221,8 +226,8 @@ def write_h5ad(
     ----------
     path : file to write
     model : trained model
-    predict : function that predicts the image with the model that it is given; this is `model`,
-        changed to pass on its codes
+    predict : function that predicts the image with the model passed to it, a copy of `model` that
+        also records its codes
     metadata : metadata of the image
     """
     check_patch_level(model)
@@ -260,7 +265,7 @@ class _CodeWriter(PatchRecorder):
 
 @dataclass(frozen=True)
 class _PatchTable:
-    """All parts of the file except X.
+    """Content of an .h5ad file except X.
 
     Attributes
     ----------
@@ -368,7 +373,7 @@ class _PatchTable:
         )
 
     def _annotation_columns(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
-        """Return the names and annotations of the atoms."""
+        """Return the columns of var with class, name, annotations and statistics of each atom."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
         notes = [model.atom_annotations.get(atom) for atom in range(len(labels))]
         names = [note.name or label for note, label in zip(notes, labels, strict=True)]

@@ -44,7 +44,7 @@ class Categorical:
 
     Attributes
     ----------
-    codes : index of each row's name, -1 for missing
+    codes : index into `names` for each row; -1 for missing
     names : names of the categories
     """
 
@@ -53,12 +53,12 @@ class Categorical:
 
     @classmethod
     def constant(cls, name: str, n_rows: int) -> Categorical:
-        """Return a column with the same name in all rows."""
+        """Return a column with the same category in all rows."""
         return cls(np.zeros(n_rows, np.int8), [name])
 
     @classmethod
     def from_values(cls, values: Iterable[str]) -> Categorical:
-        """Return a column of the given names."""
+        """Return a categorical column with these values, one per row."""
         names, codes = np.unique(np.array(list(values), dtype=object), return_inverse=True)
         return cls(codes.astype(np.int32), [str(name) for name in names])
 
@@ -70,7 +70,7 @@ class LazyIndex:
     Attributes
     ----------
     n_rows : number of rows
-    format_names : returns the names of a slice of rows
+    format_names : function that returns the names of a slice of rows
     """
 
     n_rows: int
@@ -82,7 +82,7 @@ class LazyIndex:
 
 @singledispatch
 def write(value: Any, group: Any, name: str) -> None:
-    """Write a value as an element of this name into a group; None is omitted."""
+    """Write a value into an HDF5 group as an element of this name; None is omitted."""
     raise TypeError(f"{name}: the type {type(value).__name__} cannot be stored in an .h5ad file")
 
 
@@ -188,7 +188,7 @@ class SparseRows:
         }
 
     def add(self, rows: csr_array) -> None:
-        """Append rows."""
+        """Append rows of a matrix."""
         rows.eliminate_zeros()
         self._counts.append(np.diff(rows.indptr).astype(np.int64))
         for name, dataset in self._datasets.items():
@@ -205,7 +205,10 @@ class SparseRows:
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
     def count_nonzero(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
-        """Count the non-zero values of each column, by label of the row: (n_labels, n_columns)."""
+        """Count the non-zero values of each column by label, (n_labels, n_columns).
+
+        `labels` has the label of each row, from 0 to n_labels - 1.
+        """
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
         counts = np.zeros(n_labels * self._n_columns, np.int64)
         for start in range(0, len(labels), _BLOCK):

@@ -50,7 +50,7 @@ class GeoJSONOptions:
 
     Attributes
     ----------
-    outline_patches : whether each patch is outlined, instead of connected patches of the same class
+    outline_patches : whether to outline each patch instead of connected patches of the same class
     is_compressed : whether outlines are compressed, which QuPath 0.4 and later reads
     with_project : whether a project of all images is written
     """
@@ -66,7 +66,7 @@ class GeoJSONOptions:
 
     @property
     def fingerprint(self) -> list[bool]:
-        """Options that determine the GeoJSON file of an image."""
+        """Options that change the GeoJSON file of an image."""
         return [self.outline_patches, self.is_compressed]
 
 
@@ -90,18 +90,18 @@ def geojson_features(
     return area_features(prediction.patch_map)
 
 
-def score_measurement_name(class_name: str) -> str:
+def score_name(class_name: str) -> str:
     """Return the QuPath measurement name of a class score.
 
-    The score is the margin of a patch, or its mean over an area.
+    The value is the margin of a patch, or the mean margin of an area.
     """
     return f"{class_name}: score"
 
 
-def usage_measurement_name(concept: str) -> str:
+def usage_name(concept: str) -> str:
     """Return the QuPath measurement name of the usage of a concept.
 
-    The usage is that of a patch, or the fraction of the patches of an area.
+    The value of an area is the fraction of its patches that use the concept.
     """
     return f"{concept}: use"
 
@@ -112,18 +112,13 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
     A slide may have a million patches. The text common to a class is formatted once.
     """
     templates = [_patch_template(name, index) for index, name in enumerate(patch_map.classes)]
-    template = ",".join(
-        f"{_json_for_template(score_measurement_name(name))}:%.5g" for name in patch_map.classes
-    )
+    template = ",".join(f"{_format_text(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
-    across = [
-        (_round_as_qupath(left), _round_as_qupath(patch_map.clip(left + side, 0, side)))
-        for left in lefts
-    ]
+    across = [(_round(left), _round(patch_map.clip(left + side, 0, side))) for left in lefts]
     for row, predicted in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
-        high, low = _round_as_qupath(top), _round_as_qupath(patch_map.clip(top + side, 1, side))
+        high, low = _round(top), _round(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
@@ -144,30 +139,28 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def _patch_template(name: str, class_index: int) -> str:
-    """Return a template for patches of a class, with ten ring coordinates and the measurements."""
+    """Return a %-format of the features of a class: ten ring coordinates, then measurements."""
     ring = ",".join(["[%s,%s]"] * 5)
     label = _classification(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
-def _json_for_template(name: str) -> str:
+def _format_text(name: str) -> str:
     return _ascii_json(name).replace("%", "%%")
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """Yield one detection per connected area of patches of one class, with mean class scores."""
     grid = patch_map.grid
-    across, down = ([_round_as_qupath(at) for at in lines] for lines in patch_map.cell_lines())
+    across, down = ([_round(at) for at in lines] for lines in patch_map.cell_lines())
 
-    def format_grid_ring(ring: NDArray[np.int32]) -> str:
+    def to_json(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
     for class_index, name in enumerate(patch_map.classes):
         label = _classification(name, class_index)
         for area in patch_map.areas(class_index):
-            geometry = _geometry(
-                [[format_grid_ring(ring) for ring in polygon] for polygon in area.polygons]
-            )
+            geometry = _geometry([[to_json(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
             measurements = _format_measurements(
                 patch_map, area.margins, area.n_patches, area_px, area.atom_usage
@@ -204,26 +197,23 @@ def _format_measurements(
 
 
 def _format_scores(classes: Sequence[str], scores: Sequence[float]) -> str:
-    """Format the finite scores; JSON has no infinity and no NaN."""
+    """Format the finite scores as measurements; JSON has no infinity and no NaN."""
     pairs = zip(classes, scores, strict=True)
-    return ",".join(
-        f"{_ascii_json(score_measurement_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s)
-    )
+    return ",".join(f"{_ascii_json(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
 
 
 def _format_usages(usage: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_ascii_json(usage_measurement_name(name))}:{float(fraction):.5g}"
-        for name, fraction in usage.items()
+        f"{_ascii_json(usage_name(name))}:{float(fraction):.5g}" for name, fraction in usage.items()
     )
 
 
 def _format_ring(ring: Ring) -> str:
-    return ",".join([f"[{_round_as_qupath(x)},{_round_as_qupath(y)}]" for x, y in ring])
+    return ",".join([f"[{_round(x)},{_round(y)}]" for x, y in ring])
 
 
 def _geometry(polygons: list[list[str]]) -> str:
-    """Return a Polygon or MultiPolygon of formatted rings."""
+    """Return a GeoJSON Polygon or MultiPolygon; `polygons` has the formatted rings of each."""
     shapes = [f"[[{'],['.join(rings)}]]" for rings in polygons]
     if len(shapes) == 1:
         return f'{{"type":"Polygon","coordinates":{shapes[0]}}}'
@@ -231,7 +221,7 @@ def _geometry(polygons: list[list[str]]) -> str:
 
 
 def _classification(name: str, class_index: int) -> str:
-    """Return the classification of a class; its index gives the colour."""
+    """Return the classification of an object as JSON; the index of the class gives the colour."""
     return _ascii_json({"name": name, "color": class_rgb(class_index)})
 
 
@@ -253,7 +243,7 @@ def save_geojson(path: Path, features: Iterable[str]) -> None:
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; compress .gz files without name and time, for reproducible bytes."""
+    """Open a file for writing; .gz files are compressed without name and time, reproducibly."""
     with path.open("wb") as file:
         if path.suffix != ".gz":
             yield file
@@ -267,8 +257,8 @@ def _ascii_json(content: Any) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _round_as_qupath(value: float) -> float:
-    """Format whole numbers without a decimal point, others with two decimals, as QuPath does."""
+def _round(value: float) -> float:
+    """Round to two decimals; return whole numbers as int, without a decimal point in JSON."""
     return int(value) if value == int(value) else round(value, 2)
 
 
@@ -284,7 +274,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProjectImage:
-    """Image of a run.
+    """Image of a run, to be added to a project.
 
     Attributes
     ----------
@@ -367,7 +357,7 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
 
 
 def _save_classes(path: Path, classes: Sequence[str]) -> None:
-    """Add missing classes; existing ones keep their colours, which may be edited in QuPath."""
+    """Add missing classes to a file; others keep their colours, which may be edited in QuPath."""
     content = _read_json(path, "pathClasses") or {"pathClasses": []}
     known = {entry.get("name") for entry in content["pathClasses"]}
     new = [{"name": name, "color": _java_rgb(class_rgb(n))} for n, name in enumerate(classes)]
@@ -381,16 +371,19 @@ def _java_rgb(rgb: tuple[int, int, int]) -> int:
     return (red << 16 | green << 8 | blue) - (1 << 24)
 
 
-def _read_json(path: Path, part: str) -> Json | None:
-    """Return the content of a JSON file, after checking its list `part`; None without a file."""
+def _read_json(path: Path, list_name: str) -> Json | None:
+    """Return the content of a file whose entry `list_name` is a list of objects; None if missing.
+
+    Raise ValueError if the file is damaged.
+    """
     if not path.exists():
         return None
     with suppress(ValueError, TypeError, KeyError):
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content[part], list) and all(
-            isinstance(entry, dict) for entry in content[part]
+        if isinstance(content[list_name], list) and all(
+            isinstance(entry, dict) for entry in content[list_name]
         ):
-            return content | ({"lastID": _last_id(content)} if part == "images" else {})
+            return content | ({"lastID": _last_id(content)} if list_name == "images" else {})
     raise ValueError(
         f"{path}: is damaged or not part of a QuPath project; nothing was added. Restore the "
         "file (from QuPath's project.qpproj.backup) or remove its folder, and run the command "

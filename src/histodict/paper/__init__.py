@@ -96,7 +96,7 @@ def reproduce(
     options: ExperimentOptions | None = None,
     execution: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
 ) -> list[Outcome]:
-    """Run one experiment, or all, and write the files above.
+    """Run one experiment, or all, and write figures, tables and an HTML page into a folder.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def reproduce(
     data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
     sizes : FULL, as in the paper, or QUICK, for a preview in minutes
-    part : text by which tasks are selected: it must occur in their names
+    part : use only the tasks whose name contains this text; None for all
     options : methods, preset, settings, repeats
     execution : numbers of processes and threads, and progress
     """
@@ -118,17 +118,14 @@ def reproduce(
     if experiment != complexity.NAME:
         for dataset in _load_datasets(data, output, sizes, part):
             folder = output / dataset.name
-            execution_here = replace(execution, cache=folder / "cache")
-            setting = Setting(
-                dataset, folder, sizes, options or ExperimentOptions(), execution_here
-            )
+            cached = replace(execution, cache=folder / "cache")
+            setting = Setting(dataset, folder, sizes, options or ExperimentOptions(), cached)
             for outcome in _run_experiments(setting, experiment):
                 outcomes.append(replace(outcome, warnings=dataset.warnings))
                 _write_outcome(outcomes[-1], output, dataset.name)
     if experiment in (complexity.NAME, ALL):
-        outcomes.append(
-            complexity.run(sizes.timed, _with_experiment_name(execution, complexity.NAME))
-        )
+        execution = _with_experiment_name(execution, complexity.NAME)
+        outcomes.append(complexity.run(sizes.timed, execution))
         _write_outcome(outcomes[-1], output, "")
     return outcomes
 
@@ -160,7 +157,7 @@ def _run_experiments(setting: Setting, experiment: str) -> Iterator[Outcome]:
 
 
 def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> ExecutionOptions:
-    """Return options with the experiment's name in its progress stages, for separate bars."""
+    """Return options that prefix progress stages with the experiment, which separates its bars."""
 
     def report(progress: Progress) -> None:
         name = STAGES.get(progress.stage, progress.stage).lower()
@@ -173,7 +170,7 @@ def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> Execu
 
 
 def _write_outcome(outcome: Outcome, output: Path, dataset: str) -> None:
-    """Write figure, tables and metadata of an outcome; `dataset` is empty if it needs no data."""
+    """Write figure, tables, metadata and page; `dataset` is empty if the experiment needs none."""
     folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)

@@ -51,12 +51,9 @@ ACCURACY = "accuracy"
 
 def run_accuracy(setting: Setting) -> Outcome:
     """Evaluate all methods on all splits; also write the tables of `histodict evaluate`."""
+    plans = setting.compared_plans()
     evaluation = evaluate(
-        setting.images,
-        setting.compared_plans(),
-        setting.splits,
-        setting.folder,
-        execution=setting.execution,
+        setting.images, plans, setting.splits, setting.folder, execution=setting.execution
     )
     measured = [
         setting.identifying_columns(method)
@@ -154,7 +151,7 @@ def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> li
 
 
 def _draw_confusion(all_rows: list[Row]) -> Figure:
-    """Draw the matrices of all methods below each other, one panel per data set."""
+    """Draw one panel per data set, with the matrices of its methods below each other."""
     by_data = group_by(all_rows, "data")
     n_lines = max(len({(r["method"], r["truth"]) for r in rows}) for rows in by_data.values())
     figure, axes = make_figure(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
@@ -189,24 +186,24 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
 
 ROC = "roc"
 THETAS = np.arange(101) / 100
-SIZES = np.arange(1, MAX_MIN_PATCHES + 1)
-Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
+SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
+Rates = tuple[NDArray[np.float64], NDArray[np.float64]]  # false alarm and miss rates
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """ROC curve of a method: false alarm and miss rates over the threshold "θ" or "m".
+    """ROC curve of a method: false alarm and miss rates by threshold "θ" or "m".
 
     Attributes
     ----------
-    row : data, source and method
+    row : columns "data", "source" and "method"
     parameter : name of the threshold
     values, rates : thresholds, and the (false alarm, miss) rates at each
     operating_point : rates at the thresholds that were chosen on training images
     chosen_values : thresholds that were chosen on training images
     """
 
-    row: Row  # data, source, method
+    row: Row
     parameter: str
     values: NDArray[np.generic]
     rates: Rates
@@ -233,7 +230,11 @@ class _Curve:
 
 
 def run_roc(setting: Setting) -> Outcome:
-    """Compute ROC curves over θ for two classes of images, and over m for masks."""
+    """Compute ROC curves of images over θ, and of regions over m.
+
+    θ is the minimum fraction of healthy patches of a healthy image, m the minimum number of
+    patches of a region.
+    """
     reason = "curves need methods that classify patches"
     methods = setting.choose_methods(DICTIONARY_METHODS, PATCH_METHODS, reason)
     curves: list[_Curve] = []
@@ -291,7 +292,7 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
 def _predict_test_images(
     setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return healthy fraction, true and predicted disease of every test image, as arrays."""
+    """Return for every test image its fraction of healthy patches, true and predicted disease."""
     positive_class = setting.dataset.diseased_class
     healthy_fractions, diseased, predicted = [], [], []
     for task, model in zip(tasks, models, strict=True):
@@ -309,7 +310,7 @@ def _predict_test_images(
 
 
 def _healthy_fraction_threshold(model: TissueClassifier) -> float:
-    """Return the threshold on the fraction of healthy instead of diseased patches."""
+    """Return the threshold of a model as a fraction of healthy patches; NaN if it has none."""
     assert model.aggregator_ is not None
     threshold = model.aggregator_.threshold
     # None if the fractions of all training images are equal.
@@ -319,7 +320,7 @@ def _healthy_fraction_threshold(model: TissueClassifier) -> float:
 def theta_rates(
     healthy_fractions: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
-    """Return (false alarm, miss) rates for every θ, the minimum healthy fraction."""
+    """Return (false alarm, miss) rates for every θ, the minimum fraction of healthy patches."""
     called_healthy = healthy_fractions >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
@@ -354,7 +355,7 @@ def _region_curves(
 def _rates_at_sizes(
     findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Return the (false alarm, miss) rates at the minimum region size m of each split."""
+    """Return (false alarm, miss) rates; `sizes` are the minimum region sizes m of the splits."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
     misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
@@ -416,7 +417,7 @@ class Sweep:
     Attributes
     ----------
     name, title : name of the files, and heading
-    axis : label of the size
+    axis : name of the size, for axes and tables
     published_at : size for which the paper prints accuracies
     """
 
@@ -454,9 +455,9 @@ def run_training_patches(setting: Setting) -> Outcome:
 
 
 def run_bases_count(setting: Setting) -> Outcome:
-    """Compute the accuracy by number of bases per class.
+    """Compute the accuracy by number k of bases per class.
 
-    A method with one dictionary for all classes gets k atoms per class.
+    A method with one dictionary for all classes gets k atoms for each class.
     """
     possible = (*CLASS_DICTIONARY_METHODS, "nayak")
     methods = setting.choose_methods(
@@ -466,7 +467,7 @@ def run_bases_count(setting: Setting) -> Outcome:
 
 
 def run_training_images(setting: Setting) -> Outcome:
-    """Compute the accuracy by number of training images.
+    """Compute the accuracy by number of training images per class.
 
     Half of the patients are tested; nested training sets are drawn from the others.
     """
@@ -501,7 +502,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
 def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
-    """Evaluate a plan for every method and size on the same splits."""
+    """Evaluate every method with each of the sizes as `parameter`, on the same splits."""
     if parameter in setting.options.settings:
         raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}

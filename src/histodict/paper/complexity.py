@@ -85,7 +85,7 @@ def run(
 
 
 def count_operations(method: str, problem: Problem, q: int) -> int:
-    """Return the number of operations for coding in one iteration, with q steps of the solver."""
+    """Return the operations of coding in one iteration, with `q` steps of the l1 solver."""
     p = problem
     sizes = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
     return OPERATIONS[method](*sizes, q)
@@ -114,7 +114,7 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded_time(method: str, problem: Problem) -> Row:
-    """Return the shortest recorded time of this size, of the runs with the most iterations."""
+    """Return columns with the shortest recorded time at this size, for the most iterations."""
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [
@@ -129,7 +129,7 @@ def _recorded_time(method: str, problem: Problem) -> Row:
 
 
 def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> str:
-    """Format the table for the terminal."""
+    """Format the rows of all methods as a table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured"]
     lines = [[*header, "recorded"]]
     for row in rows:
@@ -190,7 +190,7 @@ def _format_ticks(axis: Axis) -> None:
 
 
 def measure_training_times(problem: Problem, execution: ExecutionOptions) -> dict[str, float]:
-    """Return the training time in seconds by method."""
+    """Return the training time of each method in seconds."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
         execution.callback(Progress("measure", len(seconds), len(OPERATIONS)))
@@ -202,7 +202,7 @@ def measure_training_times(problem: Problem, execution: ExecutionOptions) -> dic
 def measure_training_time(
     method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
 ) -> float:
-    """Return a method's training time (s) on synthetic samples, without compilation."""
+    """Return the training time in seconds on synthetic samples, without compilation."""
     tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
     _time_training(method, tiny, n_jobs, seed)
     return _time_training(method, problem, n_jobs, seed)
@@ -225,7 +225,7 @@ def _time_training(method: str, problem: Problem, n_jobs: int | None, seed: int)
 
 
 def synthetic_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return unit-norm samples, sparse combinations of class atoms plus noise, and labels."""
+    """Return unit-norm samples (sparse combinations of atoms of a class, plus noise) and labels."""
     rng = np.random.default_rng(seed)
     shape = problem.n_classes, problem.n_atoms, problem.n_features
     D = rng.standard_normal(shape, dtype=np.float32)

@@ -72,7 +72,7 @@ class Dataset:
 
     @property
     def diseased_class(self) -> str | None:
-        """Diseased class of two; None for more classes."""
+        """Name of the diseased class; None unless there are two classes."""
         return self.classes[1] if len(self.classes) == 2 else None
 
     @property
@@ -87,7 +87,7 @@ def dataset_from_records(
 ) -> Dataset:
     """Create a data set from records, sorted by path.
 
-    An image without a patient counts as a separate patient; `reason` is added to the warning.
+    An image without a patient counts as a separate patient, which adds a warning with `reason`.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
@@ -132,7 +132,7 @@ def _is_image(path: Path) -> bool:
 
 
 def list_subfolders(folder: Path) -> dict[str, Path]:
-    """Return a dictionary of the visible sub-folders by lower-case name."""
+    """Return the visible sub-folders by name in lower case."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     return {path.name.casefold(): path for path in folders if not path.name.startswith(".")}
 
@@ -144,6 +144,8 @@ def read_table_rows(table: Path) -> list[dict[str, str]]:
 
 
 _MASKS = "masks"
+
+# Each function find_… returns the tasks of a folder; an empty list if it has another layout.
 
 # --- metadata in file names ---------------------------------------------------------------------
 
@@ -262,9 +264,9 @@ def find_kather(root: Path) -> list[Dataset]:
 def _read_labelled_folders(
     root: Path, class_folders: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[ImageRecord]:
-    """Return the images of class folders, with masks of the same name in root/masks.
+    """Return the images of one folder per label, with masks of the same name in root/masks.
 
-    The groups of `pattern` match patient, slide and site in file names.
+    Named groups of `pattern` match fields of `ImageRecord` in file names, such as the patient.
     """
     mask_folder = list_subfolders(root).get(_MASKS)
     masks = {path.stem: path for path in list_images(mask_folder)} if mask_folder else {}
@@ -308,13 +310,13 @@ def find_camelyon(root: Path) -> list[Dataset]:
 
 
 def _slide_or_patient(name: str) -> str | None:
-    """Return the patient or the slide (CAMELYON16) from a tile's name; None if it has none."""
+    """Return the patient or slide (CAMELYON16) in the name of a tile; None if it has neither."""
     found = _PATIENT.search(name) or _SLIDE.search(name)
     return found[0].lower() if found else None
 
 
 def _patient_or_tile_group(name: str) -> str:
-    """Return the patient or slide, or else the tile number without its last digit."""
+    """Return the patient or slide of a tile; if unknown, its number without the last digit."""
     # Tiles are numbered along a slide, so consecutive numbers overlap or touch.
     return _slide_or_patient(name) or (
         f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name
@@ -419,7 +421,7 @@ def _evenly_spaced_indices(labels: Any) -> list[int]:
 
 
 def _read_kaggle(root: Path) -> list[ImageRecord]:
-    """Read train/<id>.tif with train_labels.csv, columns id and label."""
+    """Return train/<id>.tif with the labels of train_labels.csv; empty without this table."""
     table = root / "train_labels.csv"
     if not table.is_file():
         return []
@@ -429,7 +431,7 @@ def _read_kaggle(root: Path) -> list[ImageRecord]:
 
 
 def _read_class_folders(root: Path) -> list[ImageRecord]:
-    """Read the class folders 0/ and 1/, which may be inside train/, valid/ and test/."""
+    """Return the images of 0/ and 1/, which may be inside train/, valid/ and test/; else empty."""
     folders = list_subfolders(root)
     splits: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []
@@ -447,7 +449,6 @@ def _read_class_folders(root: Path) -> list[ImageRecord]:
 
 DATA_VARIABLE = "HISTODICT_DATA"
 
-# A layout returns the tasks of a folder; an empty list if the folder has another layout.
 Layout = Callable[[Path], list[Dataset]]
 LAYOUTS: dict[str, Layout] = {
     "GlaS": find_glas,
@@ -464,7 +465,7 @@ LAYOUTS: dict[str, Layout] = {
 def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     """Return the tasks of a folder, given by its path or its name in $HISTODICT_DATA.
 
-    `part` selects tasks whose name contains it, such as an organ or a magnification.
+    Only tasks whose name contains `part` are returned, such as an organ or a magnification.
     """
     folder = _resolve_folder(source)
     is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()

@@ -52,7 +52,7 @@ class Outcome:
     rows : table of the figure
     text : summary for the terminal
     draw : function that creates the figure; see `save_figure`
-    extra_tables : further tables by name
+    extra_tables : rows of further tables by name
     failures : failed trainings, one line each
     warnings : problems of the data, such as unknown patients
     """
@@ -77,7 +77,7 @@ def describe_failures(evaluation: Evaluation) -> list[str]:
 
 
 def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
-    """Return a table row: accuracy in percent, its interval by patient, number of predictions."""
+    """Return columns: accuracy in percent, interval by patient, and number of predictions."""
     repeats = evaluation.repeats(method, size, "labels")
     interval = bootstrap_interval(metrics.accuracy, repeats)
     return {
@@ -90,7 +90,7 @@ def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """Size of a training problem; n_samples and n_atoms are per class; defaults as published."""
+    """Size of a training problem, by default as published; atoms and samples are per class."""
 
     n_classes: int = 2
     n_atoms: int = 500
@@ -180,7 +180,7 @@ def published_accuracies() -> list[Row]:
 
 
 def published_operating_points() -> list[Row]:
-    """Return every method's false alarm and miss rates, from the published confusion matrices."""
+    """Return the false alarm and miss rates of the methods, from published confusion matrices."""
     rows = published_confusion()
     rates = {(r["data"], r["method"], r["truth"], r["predicted"]): r["percent"] / 100 for r in rows}
     points = []
@@ -197,7 +197,7 @@ def _published_row(data: str, method: str) -> Row:
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of tables/<name>.csv."""
+    """Return the rows of the table tables/<name>.csv of this package."""
     text = files(__package__).joinpath(f"tables/{name}.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
@@ -223,7 +223,7 @@ class ExperimentSizes:
     ----------
     max_images : maximum number of images per class; None for all
     recipe, parameters : changed recipe settings, and changed method parameters
-    n_atoms : bases per class (k); None for the preset's
+    n_atoms : bases per class (k); None for those of the preset
     patches, bases : numbers of training patches and of bases to compare
     n_image_sizes : number of training set sizes to compare
     synthetic : number of patients, images per patient, and image size (width, height)
@@ -256,11 +256,11 @@ QUICK = ExperimentSizes(
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """User options; () and None select the default of the experiment or data set.
+    """Options of all experiments; () and None select the default of an experiment or data set.
 
     Attributes
     ----------
-    methods, preset : methods and preset
+    methods, preset : names of the methods, and of the preset of their settings
     settings : recipe settings as text, as for `train --set`
     per_class : training images of each class; None for those of half of the patients
     n_repeats : number of repeated splits
@@ -281,7 +281,7 @@ class ExperimentOptions:
 
 @dataclass(frozen=True)
 class Setting:
-    """Data set and options of experiments; `folder` stores models and features for reuse."""
+    """Data set, sizes and options of an experiment; `folder` stores runs and models for reuse."""
 
     dataset: Dataset
     folder: Path
@@ -341,8 +341,8 @@ class Setting:
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
         """Return the training plan of a method, aggregated by proportion as in the paper.
 
-        `n_atoms` is k, the number of bases per class; a method with one dictionary for all classes
-        gets k atoms per class.
+        `n_atoms` is the number of bases per class; a method with one dictionary for all classes
+        gets as many atoms for each class. `changes` are settings of the recipe.
         """
         plan = Plan.named(self.options.preset, method)
         recipe = plan.recipe
@@ -365,11 +365,11 @@ class Setting:
 
     @cached_property
     def splits(self) -> Splits:
-        """Splits by patient: the chosen number of training images, or two-fold cross-validation."""
+        """Splits by patient: with `per_class` training images, or two-fold cross-validation."""
         return self.split(self.images)
 
     def split(self, manifest: Manifest) -> Splits:
-        """Return the splits of a manifest."""
+        """Return the splits of a manifest, as those of the property `splits`."""
         n_repeats = self.options.n_repeats
         if self.options.per_class is not None:
             return learning_curve_splits(manifest, [self.options.per_class], n_repeats=n_repeats)
@@ -412,7 +412,7 @@ class Setting:
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:
-        """Return a caption on the images (by default, the labelled images) and their splits."""
+        """Return a caption on images and their splits; None for the labelled images."""
         manifest = manifest or self.images
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
@@ -427,7 +427,7 @@ class Setting:
         )
 
     def _size_note(self) -> str:
-        """Return a note on sizes that are smaller than in the paper; empty if they are not."""
+        """Return a note on sizes smaller than in the paper; empty for the sizes of the paper."""
         if self.sizes == FULL:
             return ""
         sizes = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
@@ -472,7 +472,7 @@ _PNG_DPI = 130
 
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
-    """Write reproducible files path.svg (with text as text) and path.png; return their paths."""
+    """Write the figure of an outcome to path.svg, with text as text, and path.png; return both."""
     with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
@@ -486,14 +486,14 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
 
 
 def make_axes_grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """Return a figure and its axes, an array (n_rows, n_columns)."""
+    """Return a figure and its axes (n_rows, n_columns), each of `width` x `height` inches."""
     layout = ConstrainedLayoutEngine(h_pad=0.1)
     figure = Figure(figsize=(width * n_columns, height * n_rows), layout=layout)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 
 def make_figure(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure and `n_axes` axes, in rows of at most three."""
+    """Return a figure and `n_axes` axes of `width` x `height` inches, in rows of at most three."""
     n_columns = 2 if n_axes == 4 else min(n_axes, 3)
     figure, axes = make_axes_grid(-(-n_axes // n_columns), n_columns, width, height)
     flat: list[Axes] = list(axes.flat)
@@ -512,18 +512,18 @@ def draw_bar(
 
 
 def method_order(row: Row) -> int:
-    """Return the sort key of a row's method in figures."""
+    """Return the position of the method of a row in figures."""
     return [*_METHOD_STYLES, row["method"]].index(row["method"])
 
 
 def method_style(method: str) -> tuple[str, str]:
-    """Return colour and marker of a method."""
+    """Return (colour, marker) of a method in figures."""
     return _METHOD_STYLES.get(method, _OTHER_STYLE)
 
 
 def group_by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     """Group rows by the value of a column."""
-    parts: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        parts.setdefault(row[column], []).append(row)
-    return parts
+        groups.setdefault(row[column], []).append(row)
+    return groups

@@ -111,7 +111,10 @@ def usage_image(
 def _background(
     path: Path | None, width: float, height: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the image in light grey at this size, and its pixels per level-0 pixel."""
+    """Return a light grey thumbnail, and its pixels per level-0 pixel.
+
+    Without a readable image, it is blank and shows `width` x `height` level-0 pixels.
+    """
     if path is not None:
         try:
             with open_image(path) as source:
@@ -233,13 +236,13 @@ def _confounding_row(atom: AtomStatistics) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _UsageMap:
-    """Usage map of the atoms of a class in one image.
+    """Usage maps of the atoms of a class in one image.
 
     Attributes
     ----------
     class_index : index of the class
-    record_index : index of the image's record
-    activity : activity of the atoms
+    record_index : index of the record of the image
+    activity : activity of all atoms in the image
     grid : grid of the patches
     """
 
@@ -252,7 +255,7 @@ class _UsageMap:
 def select_usage_maps(
     model: Model, report: AtomReportData, records: Sequence[ImageRecord]
 ) -> list[_UsageMap]:
-    """Return one usage map per class, on the image that uses the displayed atoms most."""
+    """Return the usage maps of each class, in the image that uses its displayed atoms most."""
     maps = []
     for class_index, use in enumerate(report.classes):
         atoms = [usage.atom for usage in use.atoms]

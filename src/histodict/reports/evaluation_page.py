@@ -36,9 +36,10 @@ from .model_card import checklist, model_card
 
 
 class Figures:
-    """Figures of an evaluation; each is also written to a file in `folder`.
+    """Figures of an evaluation as SVG; each is also written to a file in `folder`.
 
-    If several training set sizes were compared, all figures except `sizes` show the largest.
+    `images` has the shown predictions. If several training set sizes were compared, all
+    figures except `draw_sizes` show the largest.
     """
 
     def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
@@ -111,19 +112,21 @@ class Figures:
         return metrics.roc_curve(labels, scores, positive=self.evaluation.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
-        """Return the curve of the first repeat and seed, as each has its own bins."""
+        """Return the ROC curve of the first repeat and seed, as every repeat has other bins."""
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
 
     def draw_calibration(self) -> dict[str, Any] | None:
-        """Return calibration scores and curves of the methods that give probabilities."""
+        """Draw calibration curves; return {"rows": scores by method, "svg": curves}.
+
+        Methods without probabilities are omitted; None if no method has them.
+        """
         rows, curves = [], {}
         for method in self.evaluation.methods:
             predictions = [
-                (image.record.label, probabilities, image.result.predicted.prediction_sets[image.i])
-                for image in self.images
-                if image.method == method
-                and (probabilities := image.result.predicted.probabilities[image.i])
+                (image.record.label, probabilities, run.prediction_sets[image.run_index])
+                for image, run in ((image, image.result.predicted) for image in self.images)
+                if image.method == method and (probabilities := run.probabilities[image.run_index])
             ]
             if not predictions:
                 continue
@@ -151,7 +154,7 @@ class Figures:
         return {"rows": rows, "svg": self._draw_and_save(calibration_svg, "calibration", curves)}
 
     def write_atom_mosaics(self, example: ExampleModel) -> list[dict[str, str]]:
-        """Write the atoms of each class as a mosaic; return them as data URIs."""
+        """Write a PNG mosaic of the atoms per class; return rows {"name", "uri"}."""
         mosaics = []
         for i, (name, D) in enumerate(example.bases().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)

@@ -43,7 +43,7 @@ class ImageResult:
     method : name of the method
     label : predicted class
     result : result of the run
-    i : index of the image among the predictions of the run
+    run_index : index of the image among those of the run
     """
 
     position: int
@@ -51,7 +51,7 @@ class ImageResult:
     method: str
     label: str
     result: EvaluationResult
-    i: int
+    run_index: int
 
     @property
     def is_wrong(self) -> bool:
@@ -63,7 +63,8 @@ class ImageResult:
         """Predicted class, or "uncertain (best guess: CLASS)"."""
         predicted = self.result.predicted
         is_uncertain = (
-            bool(predicted.probabilities[self.i]) and len(predicted.prediction_sets[self.i]) != 1
+            bool(predicted.probabilities[self.run_index])
+            and len(predicted.prediction_sets[self.run_index]) != 1
         )
         return describe_label(self.label, is_uncertain)
 
@@ -75,7 +76,7 @@ class ImageResult:
 
 
 def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
-    """Return all predictions of the methods in the tables, at the largest training set size."""
+    """Return the predictions of all methods without failures, at the largest training set size."""
     methods, size = evaluation.methods, evaluation.shown_size
     return [
         ImageResult(
@@ -98,7 +99,10 @@ def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
 def confusion_matrices(
     evaluation: Evaluation, shown: Sequence[ImageResult]
 ) -> list[dict[str, Any]]:
-    """Return a confusion matrix of the images per method, summed over repeats and seeds."""
+    """Return a confusion matrix of the images per method, summed over repeats and seeds.
+
+    Each has the keys "method", "predicted_classes" (columns) and "counts", a list of rows.
+    """
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
     for method in evaluation.methods:
@@ -146,9 +150,10 @@ def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row
 
 
 def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Return the patients with errors, most errors first.
+    """Return template values of the patients with errors, most errors first.
 
-    Each has the number of errors per method, and its images.
+    "counts" has the numbers of errors and of predictions for each method, "images" a card for
+    each misclassified image.
     """
     patients = _group_predictions(shown, lambda result: result.record.patient)
     n_cards = count(1)
@@ -180,18 +185,18 @@ def _group_predictions(
 
 
 def _count_errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
-    """Return a method's wrong labels as text, its number of errors and of predictions."""
+    """Return the wrong labels of a method as text, and its numbers of errors and predictions."""
     of_method = [result for result in shown if result.method == method]
     wrong = [result.label_text for result in of_method if result.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
 def _image_card(
-    evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool
+    evaluation: Evaluation, predictions: Sequence[ImageResult], with_image: bool
 ) -> dict[str, Any]:
-    record = image[0].record
-    errors = {method: _count_errors(image, method) for method in evaluation.methods}
-    uri, map_uri, map_of = _draw_image_and_map(image) if with_image else (None, None, None)
+    record = predictions[0].record
+    errors = {method: _count_errors(predictions, method) for method in evaluation.methods}
+    uri, map_uri, map_of = _draw_image_and_map(predictions) if with_image else (None, None, None)
     return {
         "name": evaluation.manifest.name(record),
         "truth": record.label,
@@ -204,16 +209,19 @@ def _image_card(
     }
 
 
-def _draw_image_and_map(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
-    """Return the image, and the map and model name of the first wrong prediction with a map."""
-    record = image[0].record
+def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
+    """Return data URIs of an image and a patch map, and the name of the model of the map.
+
+    The map is that of the first wrong prediction with a map; without one, the last two are None.
+    """
+    record = predictions[0].record
     with open_image(record.display_image) as source:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
-    for result in (result for result in image if result.is_wrong):
-        patch_map = result.result.predicted.map_of(result.i)
+    for result in (result for result in predictions if result.is_wrong):
+        patch_map = result.result.predicted.map_of(result.run_index)
         if patch_map is not None:
-            score = max(result.result.predicted.scores[result.i])
+            score = max(result.result.predicted.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
@@ -223,7 +231,7 @@ def _draw_image_and_map(image: Sequence[ImageResult]) -> tuple[str, str | None, 
 
 
 NOT_RECORDED = "not recorded"
-SummaryRow = tuple[str, str]
+SummaryRow = tuple[str, str]  # heading and text
 
 
 # --- phrases ------------------------------------------------------------------------------------
@@ -241,7 +249,7 @@ def join_items(values_by_name: Mapping[str, Any]) -> str:
 
 
 def format_interval(row: Row) -> str:
-    """Format a value with its confidence interval."""
+    """Format the numbers "value", "low" and "high" of a row as a value with its interval."""
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
@@ -311,7 +319,7 @@ def selection_warnings(evaluation: Evaluation) -> list[str]:
 
 
 def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
-    """Describe the images, patients, classes, sites and pixel sizes."""
+    """Return (heading, text) rows on the images, patients, classes, sites and pixel sizes."""
     records = evaluation.manifest.records
     per_patient = [
         evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
@@ -358,18 +366,18 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
-    """Return whether a split separates images of the same patient."""
+    """Return whether a split is by image: patients may be in both training and test set."""
     return any(split.by == "image" for split in evaluation.splits)
 
 
 def count_shared_patients(evaluation: Evaluation) -> int:
-    """Count the patients in both the training and test images of a split."""
+    """Count the patients who are in both the training set and the test set of a split."""
     shared = (shared_patients(evaluation.manifest, split) for split in evaluation.splits)
     return len(set().union(*shared))
 
 
 def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
-    """Describe the protocol and the sizes of the training and test sets."""
+    """Return (heading, text) rows on the protocol, and sizes of the training and test sets."""
     apart = "patients; no patient is in both training and test set"
     n_splits, n_seeds, n_methods = (
         len(evaluation.splits),
@@ -404,12 +412,12 @@ def _protocol_text(evaluation: Evaluation) -> str:
     return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
 
 
-def describe_set_sizes(evaluation: Evaluation, side: str) -> str:
+def describe_set_sizes(evaluation: Evaluation, subset: str) -> str:
     """Describe the numbers of images and patients in the training or test sets.
 
-    `side` is "train" or "test".
+    `subset` is "train" or "test".
     """
-    positions = [split.train if side == "train" else split.test for split in evaluation.splits]
+    positions = [split.train if subset == "train" else split.test for split in evaluation.splits]
     n_patients = [
         len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
     ]
@@ -421,35 +429,36 @@ _MAX_REGION_IMAGES = 24  # the table has all images
 
 @dataclass(frozen=True)
 class RegionResult:
-    """Prediction of one image, with the confusion table of its patches.
+    """Prediction of one image, with the confusion counts of its patches.
 
     Attributes
     ----------
-    predicted : prediction
-    table : (4,), number of patches: true positives, false negatives, false positives, true
+    prediction : prediction
+    counts : (4,), number of patches: true positives, false negatives, false positives, true
         negatives
     """
 
-    predicted: ImageResult
-    table: NDArray[np.int64]
+    prediction: ImageResult
+    counts: NDArray[np.int64]
 
     @property
     def n_wrong(self) -> int:
         """Number of false negative and false positive patches."""
-        return int(self.table[1] + self.table[2])
+        return int(self.counts[1] + self.counts[2])
 
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
-    """Return the predictions with the confusion tables of their patches."""
+    """Return the predictions with the confusion counts of their patches."""
     return [
-        RegionResult(s, evaluate_patches(s.result, s.i, s.record).confusion_counts()) for s in shown
+        RegionResult(s, evaluate_patches(s.result, s.run_index, s.record).confusion_counts())
+        for s in shown
     ]
 
 
 def patch_confusion_matrices(
     evaluation: Evaluation, results: Sequence[RegionResult]
 ) -> list[dict[str, Any]]:
-    """Return a confusion matrix of the patches per method, over repeats and seeds."""
+    """Return a confusion matrix of the patches per method, as in `confusion_matrices`."""
     matrices = []
     for method in evaluation.methods:
         hits, misses, alarms, rest = _sum_counts(results, method).tolist()
@@ -464,7 +473,7 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
     """Return a table row per image and method with its patch counts, over repeats and seeds."""
     rows = []
     for of_image in _group_by_image(results):
-        record = of_image[0].predicted.record
+        record = of_image[0].prediction.record
         for method in evaluation.methods:
             hits, misses, alarms, rest = (total := _sum_counts(of_image, method)).tolist()
             rows.append(
@@ -483,9 +492,9 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
 
 
 def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Return all images, sorted by decreasing number of wrong patches.
+    """Return template values of all images, sorted by decreasing number of wrong patches.
 
-    Only the first images include a picture of their patch map.
+    Only the first images include their patch map.
     """
     images = sorted(
         _group_by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
@@ -499,14 +508,14 @@ def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> lis
 def _region_card(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
-    record = results[0].predicted.record
+    record = results[0].prediction.record
     totals = {method: _sum_counts(results, method) for method in evaluation.methods}
     return {
         "name": evaluation.manifest.name(record),
         "patient": record.patient,
         "predictions": {method: _describe_counts(total) for method, total in totals.items()},
-        "uri": _draw_region_map(results[0].predicted) if with_image else None,
-        "map_of": results[0].predicted.model_name,
+        "uri": _draw_region_map(results[0].prediction) if with_image else None,
+        "map_of": results[0].prediction.model_name,
     }
 
 
@@ -517,8 +526,8 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
 
 
 def _draw_region_map(result: ImageResult) -> str:
-    """Draw the patch map with the true region outlined patch by patch."""
-    stored_map = result.result.predicted.map_of(result.i)
+    """Return the patch map with the true region outlined patch by patch, as a data URI."""
+    stored_map = result.result.predicted.map_of(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"
@@ -535,7 +544,7 @@ def _outline_true_regions(result: ImageResult, patch_map: PatchMap) -> list[Ring
 
 
 def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
-    tables = [result.table for result in results if result.predicted.method == method]
+    tables = [result.counts for result in results if result.prediction.method == method]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
@@ -543,6 +552,6 @@ def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int6
 def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
     """Group the results by image, in the order of the manifest; the first method comes first."""
     groups: dict[int, list[RegionResult]] = {}
-    for result in sorted(results, key=lambda result: result.predicted.position):
-        groups.setdefault(result.predicted.position, []).append(result)
+    for result in sorted(results, key=lambda result: result.prediction.position):
+        groups.setdefault(result.prediction.position, []).append(result)
     return list(groups.values())

@@ -83,7 +83,7 @@ def _image_values(
 
 
 def _bar_values(value: float, largest: float) -> dict[str, Any]:
-    """Return the value as text, and side and width of its bar in percent."""
+    """Return template values of a bar: value as text, sign, and width in percent."""
     width = f"{50 * abs(value) / (largest or 1.0):.1f}"
     return {"value": f"{value:+.3g}", "is_positive": value > 0, "width": width}
 
@@ -109,7 +109,7 @@ def _concept_values(
 
 
 def _atom_image(model: Model, part: ConceptContribution) -> str:
-    """Return the first atom of a concept as an image; empty if atoms are no image patches."""
+    """Return the first atom of a concept as a data URI; empty if atoms are no image patches."""
     base_model = model.estimators_[part.member] if part.of_ensemble else model  # type: ignore[union-attr]
     atoms = base_model.model_.atoms() if part.atoms else None
     if atoms is None or atoms.patch_px is None:
@@ -132,7 +132,7 @@ def _usage_map_uri(explanation: Explanation, part: ConceptContribution, record: 
 
 
 def _map_image(explanation: Explanation, record: ImageRecord) -> str:
-    """Return the image with its patch map; empty if the pixels are not available."""
+    """Return the image with its patch map as a data URI; empty if its pixels are not available."""
     patch_map = explanation.prediction.patch_map
     if patch_map is None:
         return ""

@@ -203,7 +203,7 @@ def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _styles(n: int) -> list[tuple[str, str, str]]:
-    """Return colour, marker and dash of n methods; the first thirty are distinct."""
+    """Return (colour, marker, dash) of `n` methods; the first thirty are distinct."""
     # Yellow is hard to see on white.
     colours = [mpl.colors.to_hex(c / 255) for i, c in enumerate(COLOURS) if i != 4]
     kinds = zip(cycle(colours), cycle("osD^vP"), cycle(["-", "--", "-.", ":"]), strict=False)
@@ -245,7 +245,7 @@ def _environment() -> Environment:
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
-    """Render a template with escaped content and write the page."""
+    """Render a template, named by its path in the package, with escaped content into a file."""
     page = _environment().get_template(template).render(**content)
     with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")
@@ -295,7 +295,7 @@ def patch_images(
 
 
 def square_around(gallery: PatchSample, patch: int, scale: int) -> tuple[tuple[int, int], int]:
-    """Return a square around a patch, as corner and side in level-0 pixels.
+    """Return a square around a patch, as corner (x, y) and side in level-0 pixels.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def draw_outline(pixels: NDArray[np.uint8], scale: int, line_width: int = 1) -> 
 
 
 def _coordinate_offset(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
-    """Return the offset from coordinates of a feature file to those of the image."""
+    """Return the offset (x, y) from coordinates of a feature file to those of its image."""
     if record.image is None:
         return 0, 0
     with open_image(record.path) as placeholder:

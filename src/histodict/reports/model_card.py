@@ -105,7 +105,7 @@ def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
 
 
 def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return number, score and description of each base model of an ensemble.
+    """Return (number, score, description) of each base model of an ensemble, as texts.
 
     The number is that of `--member`. The score is the mean of balanced accuracy and AUC on unseen
     patients, or dashes without out-of-fold predictions. The description gives the weight and the
@@ -214,15 +214,17 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
     return f"{_AGGREGATION_DESCRIPTIONS[recipe.aggregation]} (aggregation {recipe.aggregation})"
 
 
-def _describe_differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the settings of a recipe that differ from those of the first."""
+def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Format the settings of the recipe `other` that differ from those of the recipe `first`."""
     hidden = {"method_parameters"}
     if not get_method(other["method"]).is_patch_level:
         hidden.update(_PATCH_SETTINGS)
-    settings = {name: other[name] for name in recipe if name in other and name not in hidden}
+    settings = {name: other[name] for name in first if name in other and name not in hidden}
     settings |= other["method_parameters"]
-    own = {**recipe, **recipe["method_parameters"]}
-    changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]
+    first_settings = {**first, **first["method_parameters"]}
+    changed = [
+        f"{name}={value}" for name, value in settings.items() if value != first_settings.get(name)
+    ]
     return ", ".join(changed) or "as above"
 
 
