@@ -98,7 +98,7 @@ def _learn_or_load(
     output: Path,
     execution: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Return concepts, usage and whether they are new: computed, or loaded from `output`."""
+    """Load concepts and usage from `output`, or compute them; the flag is True for new ones."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,

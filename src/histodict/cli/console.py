@@ -69,7 +69,7 @@ _resume_hint: list[str] = []  # empty, or the hint of `set_resume_hint`
 
 
 def reset_state() -> None:
-    """Clear the progress and hint of an earlier command; escape characters stdout cannot encode."""
+    """Clear the state of an earlier command; escape characters that stdout cannot encode."""
     _latest_progress.clear()
     _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
@@ -77,7 +77,7 @@ def reset_state() -> None:
 
 
 def set_resume_hint(reused_work: str = "finished images or runs") -> None:
-    """Set the hint of an interrupted command: run again, it reuses `reused_work`."""
+    """Set the hint that an interrupted command prints: run again, it reuses `reused_work`."""
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
@@ -283,7 +283,7 @@ def _raise_interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
-    """Call `hook` with an unraisable error, unless it is an interruption, reported elsewhere."""
+    """Call `hook` with an unraisable error; omit interruptions, which are reported elsewhere."""
     if not isinstance(unraisable.exc_value, CommandInterrupted):
         hook(unraisable)
 

@@ -202,7 +202,7 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 
 
 def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
-    """Warn about images skipped for these reasons, out of `n_images`."""
+    """Warn with the number of skipped images, out of `n_images`, and the reasons."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in first_of(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")

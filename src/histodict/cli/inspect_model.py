@@ -208,7 +208,7 @@ def atoms(
 def _confounded_atoms_to_json(
     confounded_of_members: dict[int, list[AtomStatistics]],
 ) -> dict[str, Any]:
-    """Return a JSON object with the labels of the confounded atoms by base model; empty if none."""
+    """Return the labels of confounded atoms by number of the base model, as JSON; empty if none."""
     if not confounded_of_members:
         return {}
     labels = {

@@ -167,7 +167,7 @@ def _estimate_result_bytes(image: Path, output: Path) -> int:
 
 
 def _print_predictions(
-    result: RunResult, summary: str, output: Path, tables: str, as_json: bool
+    result: RunResult, summary: str, output: Path, table_names: str, as_json: bool
 ) -> None:
     """Print the summary or JSON, and the failures; exit with status 1 after failures."""
     if as_json:
@@ -176,7 +176,7 @@ def _print_predictions(
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
-        see = f". See {tables}" if result.rows or result.n_from_earlier_runs else ""
+        see = f". See {table_names}" if result.rows or result.n_from_earlier_runs else ""
         n_images = len(result.rows) + _count_failed(result)
         typer.echo(f"{pluralize(n_images, 'image')}{skipped}: {summary}{see}")
         if result.n_from_earlier_runs:
@@ -257,7 +257,7 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
 
 
 def _count_failed(result: RunResult) -> int:
-    """Count the failed images without a prediction; of the other failures, only a mask failed."""
+    """Count the images without a prediction; other failures concern only the mask of an image."""
     from ..batch import printable_path
 
     predicted = {row["path"] for row in result.rows}

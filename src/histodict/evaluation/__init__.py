@@ -111,7 +111,7 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Raise an error unless splits train on regions and background, and test two patients each."""
+    """Raise an error unless splits train on both kinds of tissue and test two patients of each."""
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(TISSUE_KINDS):
@@ -437,8 +437,8 @@ class ExampleModel:
     split: Split
     model: Model
 
-    def bases(self) -> dict[str, NDArray[Any]]:
-        """Return the atoms (n_atoms, n_features) of each class, with the sign of their usage."""
+    def atoms_by_class(self) -> dict[str, NDArray[Any]]:
+        """Return the atoms (n_atoms, n_features) by class name, with the sign of their usage."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.class_names_)

@@ -154,7 +154,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of `count_patches`, with the operating point of the detected regions."""
+    """Return the ROC curve of patches from `count_patches`, with the point of the regions."""
     tp, fn, fp, tn = counts[:, :_N_TABLE].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
     false_negative_rate, specificity = (
@@ -335,7 +335,7 @@ def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
 
 
 class Repeats:
-    """Predictions of all methods by repeat and seed, collected once.
+    """Predictions of all methods by repeat and seed, collected at first use.
 
     The kind of predictions is "labels" or "scores" of images; for regions, "counts" of patches with
     one row per image, or "patches" with separate rows inside and outside of regions.
@@ -575,7 +575,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
-    """Return a repeat of images; equal labels prevent stratified resampling."""
+    """Return pairs (image, counts) as a repeat; equal labels prevent stratified resampling."""
     patients = np.array([record.patient for record, _ in tables])
     return Repeat(np.full(len(tables), "image"), patients, np.array([table for _, table in tables]))
 

@@ -164,7 +164,7 @@ class ImageMetadata:
 
     Attributes
     ----------
-    library_id : name that distinguishes its patches from those of other images in one table
+    library_id : name that distinguishes patches of the image from those of others in one table
     record : row of the image table; None without one
     model_digest : digest of the model file; None for a model in memory
     atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if not known
@@ -271,7 +271,7 @@ class _PatchTable:
     ----------
     model : trained model
     prediction : prediction of the image
-    patch_map : its patch map
+    patch_map : patch map of the prediction
     metadata : metadata of the image
     positions : (n_patches, 2), row and column of each patch on the grid
     """
@@ -340,7 +340,7 @@ class _PatchTable:
         return self.model.patch_labels(record, corners.astype(np.int64), side)
 
     def _corners(self) -> NDArray[np.float64]:
-        """Return x and y of the upper left corners, in the coordinates of the read pixels."""
+        """Return (x, y) of the upper left corner of each patch, in coordinates of the patch map."""
         grid = self.patch_map.grid
         x = np.array([grid.corner(0, column)[0] for column in range(grid.n_columns)], np.float64)
         y = np.array([grid.corner(row, 0)[1] for row in range(grid.n_rows)], np.float64)

@@ -169,7 +169,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
-    """Yield one annotation per detected region, with the second of the two classes."""
+    """Yield one annotation of the second of the two classes per detected region."""
     label = _classification(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
@@ -243,7 +243,7 @@ def save_geojson(path: Path, features: Iterable[str]) -> None:
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing; .gz files are compressed without name and time, reproducibly."""
+    """Open a file for writing; .gz files contain no name and time, for reproducible bytes."""
     with path.open("wb") as file:
         if path.suffix != ".gz":
             yield file

@@ -100,7 +100,7 @@ def reproduce(
 
     Parameters
     ----------
-    experiment : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
+    experiment : one of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
         skipped
     data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
@@ -157,7 +157,7 @@ def _run_experiments(setting: Setting, experiment: str) -> Iterator[Outcome]:
 
 
 def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> ExecutionOptions:
-    """Return options that prefix progress stages with the experiment, which separates its bars."""
+    """Return options whose progress stages begin with the name of the experiment."""
 
     def report(progress: Progress) -> None:
         name = STAGES.get(progress.stage, progress.stage).lower()

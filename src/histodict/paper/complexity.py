@@ -114,7 +114,7 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded_time(method: str, problem: Problem) -> Row:
-    """Return columns with the shortest recorded time at this size, for the most iterations."""
+    """Return columns with the most recorded iterations at this size, and their shortest time."""
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [

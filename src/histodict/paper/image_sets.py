@@ -244,7 +244,7 @@ def find_lc25000(root: Path) -> list[Dataset]:
 
 
 def find_kather(root: Path) -> list[Dataset]:
-    """Find the nine tissues of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …)."""
+    """Find NCT-CRC-HE, nine tissues (ADI/ … TUM/), or the set of 2016, eight (01_TUMOR/ …)."""
     folders = list_subfolders(root)
     newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
     older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
@@ -431,7 +431,7 @@ def _read_kaggle(root: Path) -> list[ImageRecord]:
 
 
 def _read_class_folders(root: Path) -> list[ImageRecord]:
-    """Return the images of 0/ and 1/, which may be inside train/, valid/ and test/; else empty."""
+    """Return the images of 0/ and 1/ in `root` or in train/, valid/ and test/; [] without these."""
     folders = list_subfolders(root)
     splits: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []

@@ -49,7 +49,7 @@ class Outcome:
     Attributes
     ----------
     title, note : heading and caption
-    rows : table of the figure
+    rows : rows of the main table
     text : summary for the terminal
     draw : function that creates the figure; see `save_figure`
     extra_tables : rows of further tables by name
@@ -369,7 +369,7 @@ class Setting:
         return self.split(self.images)
 
     def split(self, manifest: Manifest) -> Splits:
-        """Return the splits of a manifest, as those of the property `splits`."""
+        """Return splits of a manifest by the protocol of the property `splits`."""
         n_repeats = self.options.n_repeats
         if self.options.per_class is not None:
             return learning_curve_splits(manifest, [self.options.per_class], n_repeats=n_repeats)
@@ -505,7 +505,7 @@ def make_figure(n_axes: int, width: float, height: float) -> tuple[Figure, list[
 def draw_bar(
     ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
 ) -> None:
-    """Draw a horizontal bar in the colour of a method."""
+    """Draw a horizontal bar in the colour of a method, filled or outlined."""
     colour, _ = method_style(method)
     inside = colour if filled else "none"
     ax.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)

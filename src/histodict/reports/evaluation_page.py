@@ -38,8 +38,8 @@ from .model_card import checklist, model_card
 class Figures:
     """Figures of an evaluation as SVG; each is also written to a file in `folder`.
 
-    `images` has the shown predictions. If several training set sizes were compared, all
-    figures except `draw_sizes` show the largest.
+    `images` are those of `select_displayed_results`. If several training set sizes were compared,
+    all figures except `draw_sizes` show the largest.
     """
 
     def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
@@ -112,7 +112,7 @@ class Figures:
         return metrics.roc_curve(labels, scores, positive=self.evaluation.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
-        """Return the ROC curve of the first repeat and seed, as every repeat has other bins."""
+        """Return the ROC curve of the first repeat and seed, as bins differ between repeats."""
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
 
@@ -156,7 +156,7 @@ class Figures:
     def write_atom_mosaics(self, example: ExampleModel) -> list[dict[str, str]]:
         """Write a PNG mosaic of the atoms per class; return rows {"name", "uri"}."""
         mosaics = []
-        for i, (name, D) in enumerate(example.bases().items(), start=1):
+        for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
             with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")

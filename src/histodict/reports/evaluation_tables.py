@@ -43,7 +43,7 @@ class ImageResult:
     method : name of the method
     label : predicted class
     result : result of the run
-    run_index : index of the image among those of the run
+    run_index : index of the image among the test images of the run
     """
 
     position: int
@@ -433,7 +433,7 @@ class RegionResult:
 
     Attributes
     ----------
-    prediction : prediction
+    prediction : prediction of the image
     counts : (4,), number of patches: true positives, false negatives, false positives, true
         negatives
     """

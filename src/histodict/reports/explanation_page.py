@@ -83,7 +83,7 @@ def _image_values(
 
 
 def _bar_values(value: float, largest: float) -> dict[str, Any]:
-    """Return template values of a bar: value as text, sign, and width in percent."""
+    """Return template values of a bar: value as text, sign, and width (50 % for `largest`)."""
     width = f"{50 * abs(value) / (largest or 1.0):.1f}"
     return {"value": f"{value:+.3g}", "is_positive": value > 0, "width": width}
 

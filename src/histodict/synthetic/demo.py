@@ -112,7 +112,7 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
 
     Parameters
     ----------
-    folder : folder of the synthetic set, which is written once to data-SEED
+    folder : parent folder of the synthetic set, which is written once to data-SEED
     seed : random seed
     callback : receives progress
 

@@ -130,7 +130,7 @@ _MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 @dataclass(frozen=True)
 class _Nuclei:
-    """Appearance of one kind of nucleus: lengths in pixels, amounts of haematoxylin."""
+    """Appearance of one kind of nucleus; lengths are in pixels, densities of haematoxylin."""
 
     length: float  # half axes
     width: float
