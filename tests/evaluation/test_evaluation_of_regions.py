@@ -115,7 +115,7 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
     for split in load_splits(folder / "splits.json", manifest):
         key = (
             EvaluationTask("odl", plan, split, 0, "inflammation")
-            .run(manifest, ExecutionOptions())
+            .create_run(manifest, ExecutionOptions())
             .key
         )
         for place, image in enumerate(split.test):
@@ -239,7 +239,7 @@ def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
     monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
-        ModelSettingsOptions(method="shirc").model(None, None, "tumour").recipe,
+        ModelSettingsOptions(method="shirc").build_model(None, None, "tumour").recipe,
         *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
     ]
     assert {recipe.features for recipe in made} == {"centred"}

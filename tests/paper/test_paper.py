@@ -60,7 +60,7 @@ TINY = ExperimentSizes(
     bases=(4, 8),
     n_image_sizes=2,
     synthetic=(12, 1, (112, 96)),
-    timed=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
+    timed_problem=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
 )
 # Dictionaries per class, one dictionary, and a whole-image method.
 METHODS = ("dfdl", "lcksvd", "nayak", "src-image")

@@ -84,11 +84,11 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _flat_parameters(call: Any) -> list[Parameter]:
+def _flat_parameters(command_or_group: Any) -> list[Parameter]:
     """Return the parameters of a command or dataclass, including those of nested dataclasses."""
-    hints = get_type_hints(call, include_extras=True)
+    hints = get_type_hints(command_or_group, include_extras=True)
     parameters = []
-    for parameter in signature(call).parameters.values():
+    for parameter in signature(command_or_group).parameters.values():
         hint = hints[parameter.name]
         single = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
         parameters += _flat_parameters(hint) if is_dataclass(hint) else [single]

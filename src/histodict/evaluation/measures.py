@@ -45,7 +45,7 @@ from ..utils.text_io import Row, failure_reason
 from .runs import EvaluationResult
 
 _N_BINS = 1000  # bins of margins, which give the AUC to three digits
-_N_TABLE = 4  # true positives, false negatives, false positives, true negatives
+_N_COUNTS = 4  # true positives, false negatives, false positives, true negatives
 TISSUE_KINDS = "outside of regions", "inside of regions"  # of the true region
 
 
@@ -114,7 +114,7 @@ def count_patches(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
     region, and one of the other patches. Bins are quantiles of the margins of all images.
     """
     if not images:
-        return np.zeros((0, _N_TABLE + 2), np.int64)
+        return np.zeros((0, _N_COUNTS + 2), np.int64)
     margins = np.concatenate([image.margins for image in images])
     levels = np.linspace(0, 1, _N_BINS + 1)[1:-1]
     edges = np.unique(np.quantile(margins, levels)) if len(margins) else np.zeros(0)
@@ -142,7 +142,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
     The two kinds of rows have different labels, so that the stratified bootstrap draws both. Rows
     without patches are omitted.
     """
-    n_bins = (repeat.predictions.shape[1] - _N_TABLE) // 2
+    n_bins = (repeat.predictions.shape[1] - _N_COUNTS) // 2
     # Columns that count patches of the region.
     inside = np.repeat([True, False, True, False], [2, 2, n_bins, n_bins])
     counts = np.concatenate([repeat.predictions * ~inside, repeat.predictions * inside])
@@ -155,8 +155,8 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
     """Return the ROC curve of patches from `count_patches`, with the point of the regions."""
-    tp, fn, fp, tn = counts[:, :_N_TABLE].sum(axis=0).tolist()
-    inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
+    tp, fn, fp, tn = counts[:, :_N_COUNTS].sum(axis=0).tolist()
+    inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     false_negative_rate, specificity = (
         np.cumsum([0, *kind]) / max(1, kind.sum()) for kind in (inside, outside)
     )
@@ -171,14 +171,14 @@ def _ratio(
     counts: NDArray[np.int64],
 ) -> float:
     """Return the ratio of two weighted sums of TP, FN, FP and TN: a `Metric` for fixed weights."""
-    total = counts[:, :_N_TABLE].sum(axis=0)
+    total = counts[:, :_N_COUNTS].sum(axis=0)
     if not total @ denominator:
         raise UndefinedMetricError("there are no patches with a known class")
     return float(total @ numerator / (total @ denominator))
 
 
 def _binned_auc(labels: NDArray[Any], counts: NDArray[np.int64]) -> float:
-    inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
+    inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     if not inside.sum() or not outside.sum():
         raise UndefinedMetricError("AUC needs patches inside and outside of regions")
     n_lower = np.cumsum(outside) - outside
@@ -574,10 +574,10 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
     }
 
 
-def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
+def _single_repeat(pairs: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
     """Return pairs (image, counts) as a repeat; equal labels prevent stratified resampling."""
-    patients = np.array([record.patient for record, _ in tables])
-    return Repeat(np.full(len(tables), "image"), patients, np.array([table for _, table in tables]))
+    patients = np.array([record.patient for record, _ in pairs])
+    return Repeat(np.full(len(pairs), "image"), patients, np.array([counts for _, counts in pairs]))
 
 
 def merge_patch_scores(

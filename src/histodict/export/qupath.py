@@ -280,12 +280,12 @@ class ProjectImage:
     ----------
     path : image
     key : name of its files in the results folder
-    label : metadata shown in the image list of the project
+    metadata : metadata shown in the image list of the project
     """
 
     path: Path
     key: str
-    label: dict[str, str]
+    metadata: dict[str, str]
 
 
 def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectImage]) -> None:
@@ -312,7 +312,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
             project["images"].append(entries[image.key])
             project["lastID"] += 1
         entry = entries[image.key]
-        entry["metadata"] = _entry_metadata(entry) | image.label
+        entry["metadata"] = _entry_metadata(entry) | image.metadata
     _save_classes(folder / "classifiers" / "classes.json", classes)
     script = files("histodict.export").joinpath(_SCRIPT).read_text("utf-8")
     _write_text(folder / "scripts" / _SCRIPT, script)

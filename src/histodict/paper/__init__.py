@@ -23,10 +23,10 @@ from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
 from .accuracy import (
     ACCURACY,
-    BASES,
+    BASES_SWEEP,
     CONFUSION,
-    IMAGES,
-    PATCHES,
+    IMAGE_SWEEP,
+    PATCH_SWEEP,
     ROC,
     run_accuracy,
     run_bases_count,
@@ -69,9 +69,9 @@ EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
     ACCURACY: run_accuracy,
     CONFUSION: run_confusion,
     ROC: run_roc,
-    PATCHES.name: run_training_patches,
-    IMAGES.name: run_training_images,
-    BASES.name: run_bases_count,
+    PATCH_SWEEP.name: run_training_patches,
+    IMAGE_SWEEP.name: run_training_images,
+    BASES_SWEEP.name: run_bases_count,
 }
 
 
@@ -125,7 +125,7 @@ def reproduce(
                 _write_outcome(outcomes[-1], output, dataset.name)
     if experiment in (complexity.NAME, ALL):
         execution = _with_experiment_name(execution, complexity.NAME)
-        outcomes.append(complexity.run(sizes.timed, execution))
+        outcomes.append(complexity.run(sizes.timed_problem, execution))
         _write_outcome(outcomes[-1], output, "")
     return outcomes
 

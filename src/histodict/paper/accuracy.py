@@ -427,19 +427,19 @@ class Sweep:
     published_at: str
 
 
-PATCHES = Sweep(
+PATCH_SWEEP = Sweep(
     "training-patches",
     "Accuracy by number of training patches",
     "patches per class",
     "10,000 patches per class",
 )
-IMAGES = Sweep(
+IMAGE_SWEEP = Sweep(
     "training-images",
     "Accuracy by number of training images",
     "training images per class",
     "10 (IBL) or 40 (ADL) images",
 )
-BASES = Sweep(
+BASES_SWEEP = Sweep(
     "bases-count", "Accuracy by number of bases", "bases per class", "500 bases per class"
 )
 
@@ -451,7 +451,7 @@ def run_training_patches(setting: Setting) -> Outcome:
         PATCH_METHODS,
         "this experiment needs methods that are trained on patches",
     )
-    return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
+    return _run_sweep(setting, PATCH_SWEEP, methods, "patches_per_class", setting.sizes.patches)
 
 
 def run_bases_count(setting: Setting) -> Outcome:
@@ -463,7 +463,7 @@ def run_bases_count(setting: Setting) -> Outcome:
     methods = setting.choose_methods(
         DICTIONARY_METHODS, possible, "this experiment needs methods that learn bases"
     )
-    return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
+    return _run_sweep(setting, BASES_SWEEP, methods, "n_atoms", setting.sizes.bases)
 
 
 def run_training_images(setting: Setting) -> Outcome:
@@ -479,12 +479,12 @@ def run_training_images(setting: Setting) -> Outcome:
     )
     rows = [
         setting.identifying_columns(method)
-        | {IMAGES.axis: size}
+        | {IMAGE_SWEEP.axis: size}
         | accuracy_row(evaluation, method, size)
         for method in evaluation.methods
         for size in sizes
     ]
-    return _sweep_outcome(setting, IMAGES, rows, evaluation)
+    return _sweep_outcome(setting, IMAGE_SWEEP, rows, evaluation)
 
 
 def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int]:

@@ -227,7 +227,7 @@ class ExperimentSizes:
     patches, bases : numbers of training patches and of bases to compare
     n_image_sizes : number of training set sizes to compare
     synthetic : number of patients, images per patient, and image size (width, height)
-    timed : problem for measuring run times
+    timed_problem : problem for measuring run times
     """
 
     max_images: int | None = None
@@ -238,7 +238,7 @@ class ExperimentSizes:
     bases: tuple[int, ...] = (200, 300, 400, 500, 600)
     n_image_sizes: int = 5
     synthetic: tuple[int, int, tuple[int, int]] = (20, 6, (480, 360))
-    timed: Problem = SMALL_PROBLEM
+    timed_problem: Problem = SMALL_PROBLEM
 
 
 FULL = ExperimentSizes()

@@ -129,7 +129,7 @@ _MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 
 @dataclass(frozen=True)
-class _Nuclei:
+class _NucleusKind:
     """Appearance of one kind of nucleus; lengths are in pixels, densities of haematoxylin."""
 
     length: float  # half axes
@@ -146,9 +146,9 @@ class _Nuclei:
         return math.ceil(1.35 * self.length)
 
 
-_EPITHELIAL = _Nuclei(9.2, 6.2, 0.46, 0.24, 0.22, 0.35, 10)
-_FIBROBLAST = _Nuclei(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
-_LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
+_EPITHELIAL = _NucleusKind(9.2, 6.2, 0.46, 0.24, 0.22, 0.35, 10)
+_FIBROBLAST = _NucleusKind(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
+_LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 
 
 def draw_lining(
@@ -220,7 +220,7 @@ def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Genera
 
 def _draw_nuclei(
     scene: Scene,
-    nuclei: _Nuclei,
+    nuclei: _NucleusKind,
     positions: Positions,
     angles: NDArray[np.float64],
     rng: np.random.Generator,
@@ -265,7 +265,7 @@ def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin:
 
 
 def _nucleus_templates(
-    nuclei: _Nuclei, angles: NDArray[np.float64], rng: np.random.Generator
+    nuclei: _NucleusKind, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
     """Return images (n_nuclei, side, side) of nuclei: opacity (0 to 1), and haematoxylin."""
 
