@@ -188,7 +188,7 @@ class LabelledDataOptions(RegionTrainingOptions):
         return manifest
 
     def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
-        """Read the images; for regions, label each image by whether it contains a region."""
+        """Return the images; for regions, each is labelled by whether it contains a region."""
         from ..models.region_detector import labelled_by_region
 
         manifest = super().read(recipes, absolute_paths=absolute_paths)

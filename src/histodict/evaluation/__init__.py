@@ -111,7 +111,10 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Raise an error unless splits train on both kinds of tissue and test two patients of each."""
+    """Raise an error unless all splits have tissue inside and outside of regions.
+
+    Training sets need an image of each kind, test sets of a repeat two patients of each.
+    """
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
         for kind, name in enumerate(TISSUE_KINDS):
@@ -350,7 +353,7 @@ def evaluate(
     splits : training and test images
     folder : output folder
     seeds : random seeds
-    execution : execution options
+    execution : number of threads, cache folder, progress callback and executor
     region : class of the regions to detect, instead of classification; images are labelled as by
         `labelled_by_region`
     """

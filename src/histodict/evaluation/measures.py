@@ -516,7 +516,7 @@ def _image_scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.flo
 
 
 def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
-    """Return {"value", "low", "high"} of a metric; if undefined, None with the reason "note"."""
+    """Return "value", "low" and "high" of a metric; undefined ones are None, as "note" explains."""
     try:
         value = metric(repeat.labels, repeat.predictions)
     except ValueError as error:

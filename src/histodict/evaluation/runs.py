@@ -106,7 +106,7 @@ def run_tasks(
     manifest : labelled images
     tasks : runs of the evaluation
     folder : output folder
-    execution : execution options
+    execution : number of threads, cache folder, progress callback and executor
     """
     cache = RunCache(folder.absolute())
     feature_cache = execution.cache.absolute() if execution.cache else None

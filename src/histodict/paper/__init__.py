@@ -107,7 +107,7 @@ def reproduce(
     sizes : FULL, as in the paper, or QUICK, for a preview in minutes
     part : use only the tasks whose name contains this text; None for all
     options : methods, preset, settings, repeats
-    execution : numbers of processes and threads, and progress
+    execution : number of threads, and progress callback
     """
     if experiment not in EXPERIMENT_NAMES:
         raise ValueError(

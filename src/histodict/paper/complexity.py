@@ -63,7 +63,7 @@ def run(
     Parameters
     ----------
     measured_problem : size of the measured training
-    execution : number of threads, and progress
+    execution : number of threads, and progress callback
     counted_problem : size of the operation counts
     """
     seconds = measure_training_times(measured_problem, execution)

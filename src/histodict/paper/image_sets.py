@@ -244,7 +244,7 @@ def find_lc25000(root: Path) -> list[Dataset]:
 
 
 def find_kather(root: Path) -> list[Dataset]:
-    """Find NCT-CRC-HE, nine tissues (ADI/ … TUM/), or the set of 2016, eight (01_TUMOR/ …)."""
+    """Find nine folders of NCT-CRC-HE (ADI/ … TUM/) or the eight of 2016 (01_TUMOR/ …)."""
     folders = list_subfolders(root)
     newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
     older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
