@@ -324,10 +324,9 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
             pool.submit(save_overlay, folder / overlay, patch_map, prediction.summary(), rings),
             pool.submit(patch_map.save, folder / npz),
         ]
+        qupath = task.qupath
         features = geojson_features(
-            prediction,
-            outline_regions=model.finds_regions,
-            outline_patches=task.qupath.outline_patches,
+            prediction, outline_regions=model.finds_regions, outline_patches=qupath.outline_patches
         )
         save_geojson(folder / geojson, features)
         for job in jobs:

@@ -153,10 +153,10 @@ def test_operation_counts_follow_from_the_steps_in_the_appendix():
 def test_recorded_times_are_shown_only_for_their_own_size():
     rows = published.read_table("recorded_times")
     assert {row["method"] for row in rows} <= set(OPERATIONS)
-    shown = complexity.run(TINY.timed, ExecutionOptions(1)).rows
+    shown = complexity.run(TINY.timed_problem, ExecutionOptions(1)).rows
     assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
     other = complexity.run(
-        TINY.timed, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
+        TINY.timed_problem, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
     )
     assert {row["recorded seconds"] for row in other.rows} == {None}
     assert other.draw() is not None
@@ -172,7 +172,7 @@ def test_numbers_are_formatted_as_in_the_paper():
 
 
 def test_timing_samples_are_unit_vectors_of_all_classes():
-    X, y = synthetic_samples(TINY.timed, 0)
+    X, y = synthetic_samples(TINY.timed_problem, 0)
     assert X.shape == (80, 30) and X.dtype == np.float32
     assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
     assert np.bincount(y).tolist() == [40, 40]

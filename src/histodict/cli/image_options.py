@@ -227,10 +227,10 @@ def warn_of_assumed_sizes(
     warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
-def parse_pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """Parse the texts "NAME=VALUE" of an option into a dictionary."""
+def parse_pairs(option: str, assignments: list[str] | None) -> dict[str, str]:
+    """Parse the assignments "NAME=VALUE" of an option into a dictionary."""
     pairs = {}
-    for text in texts or []:
+    for text in assignments or []:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise ValueError(f"{option} {text}: write it as NAME=VALUE")

@@ -88,9 +88,7 @@ class PatchEvaluation:
         return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
 
-def count_outlined_patches(
-    record: ImageRecord, patch_map: PatchMap
-) -> dict[str, NDArray[np.int64]]:
+def count_in_outlines(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
     """Return the confusion counts (TP, FN, FP, TN) of each class, by its name.
 
     Only tissue patches inside an outline count, as the true class of the others is unknown.
@@ -252,16 +250,13 @@ def metric_table(
 
     `sizes` are numbers of training images per class, or None if the protocol sets none.
     """
-    rows = []
+    rows, shares_patients = [], repeats.cross_validated
     for size in sizes:
         for method in methods:
             for name, (kind, metric) in measures.items():
                 tested = repeats.select(method, size, kind)
                 interval = bootstrap_interval(
-                    metric,
-                    tested,
-                    n_replicates=N_REPLICATES,
-                    cross_validated=repeats.cross_validated,
+                    metric, tested, n_replicates=N_REPLICATES, cross_validated=shares_patients
                 )
                 spread = [metric(repeat.labels, repeat.predictions) for repeat in tested]
                 rows.append(
@@ -316,10 +311,7 @@ def comparison_table(
 
 
 def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
-    """Return the metrics of an evaluation, each with the kind of predictions it needs.
-
-    See `Repeats` for the kinds.
-    """
+    """Return the metrics of an evaluation, each with its kind of predictions (see `Repeats`)."""
     if regions:
         return {name: ("patches", metric) for name, metric in PATCH_METRICS.items()}
     chosen: Measures = {
@@ -560,7 +552,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
         if record.annotations is None:
             continue
         try:
-            image_tables = count_outlined_patches(record, PatchMap.load(file))
+            image_tables = count_in_outlines(record, PatchMap.load(file))
         except Exception as error:
             _warn_excluded(record, error)
             continue
