@@ -10,8 +10,6 @@ OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Depreca
 
 # Number of parallel test processes.
 TEST_PROCESSES ?= 2
-# Share of the slow test files to run; see tests/long_files.py.
-TEST_SHARE ?= 1/1
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -46,7 +44,7 @@ test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: lint  ## Lint, check types and run the tests
 	@# Keep the order of tests/conftest.py: the slow files first.
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --share $(TEST_SHARE)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lowest:  ## Run the tests with the oldest versions that are allowed
 	$(call check-python)

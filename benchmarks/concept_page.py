@@ -12,7 +12,7 @@ from .concept_learners import METHODS, N_ATOMS, VARIANTS
 
 Rows = list[dict[str, Any]]
 NAME = "concepts-compared"
-_SETS = {"ucsb": "UCSB", "glas": "GlaS", "camelyon": "Camelyon"}
+_SETS = {"ucsb": "UCSB", "glas": "GlaS", "camelyon": "CAMELYON"}
 _COLUMNS = {"explained": "explained", "halves": "halves", "accuracy": "accuracy"}
 _VARIANT_COLUMNS = {"explained": "explained", "halves": "halves", "other tissue": "other organ"}
 OURS = "axis-anchored (`histodict concepts`)"
@@ -21,7 +21,8 @@ _PLOTTED = [*METHODS, "axis-anchored, pull 0.5", "axis-anchored, pull 2", "the a
 _MARKERS = "oo*sssD^vPXhhp"
 _INTRODUCTION = """# Comparison of methods that learn concepts without labels
 
-This page compares how similar concepts are between patients.
+This page compares methods by the similarity of the concepts that they learn from different
+patients.
 [Concepts without labels](concepts-without-labels.md) has the conclusions. Commands:
 
 ```
@@ -31,7 +32,7 @@ python -m benchmarks.concepts --output concepts --tables docs
 
 **Data.** Features of `histodict features` (EfficientNet-Lite0, 1280 numbers, Reinhard stain
 normalisation), centred and of unit norm: 120 patches per image of UCSB breast (58 images,
-10 groups) and GlaS colon (165 images, 16 patients), and 256 per tile of Camelyon (32 tiles, 8
+10 groups) and GlaS colon (165 images, 16 patients), and 256 per tile of CAMELYON (32 tiles, 8
 groups; patches are labelled by their mask). Patients are split into two halves, and all methods are
 trained on at most 4,000 patches of each half. All methods have {n_atoms} atoms, and every patch is
 encoded with 8 of them (orthogonal matching pursuit).
@@ -43,16 +44,16 @@ encoded with 8 of them (orthogonal matching pursuit).
   directions with the covariance of the features have {chance}.
 - *other organ*: similarity of the atoms learned on this organ and those learned on the other one.
   Only similarity above this value is specific to the organ.
-- *accuracy*: balanced accuracy, on the other half, of logistic regression on the image
-  means of the positive parts and of the negative parts of the codes.
+- *accuracy*: balanced accuracy on the other half. The classifier is a logistic regression. Its
+  features are, for each image, the mean positive part and the mean negative part of the codes.
 
 {spread}.
 
-ODL is online dictionary learning with the l1 penalty λ. Axis-anchored atoms are pulled to axes of
-the feature space with strength *pull* (default 1); *the axes alone* are atoms pulled so strongly
-that they equal axes. DFDL uses labels. NMF uses features that are not centred. The TopK
-autoencoder is initialised with samples and trained until its error stops decreasing, or for 150
-epochs.
+ODL is online dictionary learning with the l1 penalty λ. The objective of axis-anchored atoms
+contains a penalty on their distance from axes of the feature space, with the weight *pull* (default
+1); with *the axes alone*, the weight is so large that atoms equal axes. DFDL uses labels. NMF uses
+features that are not centred. The TopK autoencoder is initialised with samples and trained until
+its error stops decreasing, or for 150 epochs.
 
 ![Explained variance and similarity between halves of the patients]({name}.png)
 """

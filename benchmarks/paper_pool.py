@@ -115,7 +115,9 @@ class Training:
         train_test = task.create_run(setting.images, setting.execution)
         if self.what == "accuracy" and self.method in DICTIONARY_METHODS:
             learner = _StoringModel(train_test.model, task, setting)
-            train_test = TrainTestRun(learner, train_test.train, train_test.test, train_test.adapts)
+            train_test = TrainTestRun(
+                learner, train_test.train, train_test.test, train_test.adapts_threshold
+            )
         output = RunCache((setting.folder / "runs").absolute()).run(train_test)
         right = np.mean(np.array(output.labels) == np.array(train_test.test.labels))
         return {"seconds": output.seconds, "accuracy": float(right)}

@@ -276,8 +276,6 @@ BLOCKS: dict[str, Callable[[ReproduceTables], str]] = {
     "accuracy": accuracy_block,
     "roc": roc_block,
     "training-images": lambda t: sweep_block(t, "training-images", "training images per class"),
-    "training-patches": lambda t: sweep_block(t, "training-patches", "patches per class"),
-    "bases-count": lambda t: sweep_block(t, "bases-count", "bases per class"),
     "complexity": complexity_block,
     "bases": bases_block,
 }

@@ -41,9 +41,9 @@ from histodict.models.cross_validation import (
     MemberEvaluation,
     RunCache,
     cross_validate_recipes,
+    evaluate_scores,
     fit_combination,
     patient_folds,
-    score_predictions,
 )
 from histodict.models.recipe import Recipe
 from histodict.utils.progress import no_callback
@@ -125,7 +125,7 @@ class Member:
         times = [time.perf_counter()]
         inner = patient_folds(train, _FOLDS, 0)[0]
         evaluated = cross_validate_recipes(
-            [self.recipe], learner, train, inner, RunCache(None, inner=True), no_callback, None
+            [self.recipe], learner, train, inner, RunCache(None, is_inner=True), no_callback, None
         )
         times.append(time.perf_counter())
         model = learner(self.recipe).fit(train)
@@ -192,7 +192,7 @@ def put_together(
     evaluated = []
     for recipe, results in zip(plan.recipes, found, strict=True):
         scores = np.array(results["out_of_fold"], dtype=float)
-        evaluated.append(MemberEvaluation(recipe, scores, *score_predictions(scores, train)))
+        evaluated.append(MemberEvaluation(recipe, scores, *evaluate_scores(scores, train)))
     combination, calibration = fit_combination(evaluated, train)
     return combination.scores, calibration
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from histodict.datasets.manifest import Manifest, read_manifest
 from histodict.evaluation import choose_plans, evaluate
 from histodict.model_selection.protocols import k_folds, predefined_split
-from histodict.models.region_detector import labelled_by_region
+from histodict.models.region_detector import relabel_by_region
 from histodict.utils.parallel import ExecutionOptions
 
 REGION = "tumour"
@@ -37,7 +37,7 @@ def tiles(folder: Path) -> Manifest:
         )
         for place, record in enumerate(ordered)
     )
-    return labelled_by_region(replace(manifest, records=records), REGION)
+    return relabel_by_region(replace(manifest, records=records), REGION)
 
 
 def main() -> None:

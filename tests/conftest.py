@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 
 from histodict.images import slide_reader as slide_process
 from histodict.utils import parallel as local
-from tests.long_files import LONG, left_out, place_of
+from tests.slow_files import place_of
 
 if TYPE_CHECKING:
     from tests.small_models import SmallModels
@@ -25,35 +26,20 @@ def pytest_configure(config):
         local.available_cores = lambda: 1
         if hasattr(os, "nice"):
             os.nice(19)  # the priority of jobs of the web server: all processes share the cores
-    try:
-        left_out(config.option.share)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def pytest_addoption(parser):
-    parser.addoption("--share", default="1/1", help="of the long files: tests/long_files.py")
-
-
-def pytest_report_header(config):
-    n_left = len(left_out(config.option.share))
-    return f"long files: share {config.option.share}, {n_left} of {len(LONG)} are not run"
 
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: place_of(_name(item.path)))
-    others = left_out(config.option.share)
-    config.hook.pytest_deselected(items=[item for item in items if _name(item.path) in others])
-    items[:] = [item for item in items if _name(item.path) not in others]
 
 
+@cache
 def _name(path: Path) -> str:
     tests = Path(__file__).parent
     return path.relative_to(tests).as_posix() if path.is_relative_to(tests) else ""
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Report the slowest files, which belong into `long_files`."""
+    """Report the slowest files, which belong into `slow_files`."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

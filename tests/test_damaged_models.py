@@ -227,8 +227,8 @@ def test_members_of_an_ensemble_must_have_its_classes(saved, tmp_path):
 
 def test_score_that_is_not_finite_is_an_error(saved, image, tmp_path):
     for name, break_ in {
-        "textures": lambda m: m.model_.method_.intercepts_.fill(np.inf),
-        "lcksvd": lambda m: m.model_.method_.classifier_.fill(np.nan),
+        "textures": lambda m: m.model_.classifier_.intercepts_.fill(np.inf),
+        "lcksvd": lambda m: m.model_.classifier_.classifier_.fill(np.nan),
         "dfdl": lambda m: m.model_.aggregator_.bias.fill(np.nan),
         "calibrated": lambda m: m.calibration_.slopes.fill(np.nan),
     }.items():
@@ -240,20 +240,20 @@ def test_score_that_is_not_finite_is_an_error(saved, image, tmp_path):
 
 def test_member_with_nonfinite_scores_does_not_abstain(saved, image):
     model = load_model(saved["ensemble"])
-    model.estimators_[1].model_.method_.intercepts_.fill(np.nan)
+    model.estimators_[1].model_.classifier_.intercepts_.fill(np.nan)
     with pytest.raises(ScoreError, match=image.name):
         model.predict(image)
 
 
 def test_detector_with_nonfinite_scores_is_an_error(saved, image):
     model = load_model(saved["regions"])
-    method = type(model.model_.method_)
+    method = type(model.model_.classifier_)
 
     def encode(self, X):
         codes, distances = method.encode(self, X)
         return codes, distances * np.nan
 
-    model.model_.method_.__class__ = type("Broken", (method,), {"encode": encode})
+    model.model_.classifier_.__class__ = type("Broken", (method,), {"encode": encode})
     with pytest.raises(ScoreError, match=image.name):
         model.predict(image)
 
@@ -282,7 +282,7 @@ def test_predict_continues_after_an_image_without_a_score(saved, image, tmp_path
 
 def test_model_with_nan_is_not_saved(saved, tmp_path):
     model = load_model(saved["dfdl"])
-    model.model_.method_.dictionaries_[0, 0, 0] = np.nan
+    model.model_.classifier_.dictionaries_[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="dictionaries_"):
         save_model(model, tmp_path / "m.histodict")
     assert not (tmp_path / "m.histodict").exists()

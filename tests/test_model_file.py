@@ -16,7 +16,7 @@ from histodict.models import (
     save_model,
 )
 from histodict.models.model_file import (
-    ARRAYS,
+    ARRAY_SPECS,
     SCHEMA,
     ModelFileError,
     read_header,
@@ -56,7 +56,7 @@ def test_loaded_model_gives_the_same_predictions(small_models, name, tmp_path):
 @pytest.mark.parametrize("name", TRAIN)
 def test_every_array_of_a_file_is_declared(small_models, name):
     for array in read_model_data(small_models.path(name)).arrays:
-        assert array in ARRAYS or array.startswith(("method.", "rule."))
+        assert array in ARRAY_SPECS or array.startswith(("method.", "rule."))
 
 
 @pytest.mark.parametrize("schema", [0, SCHEMA + 1, 99])

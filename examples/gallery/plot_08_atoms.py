@@ -28,7 +28,7 @@ model.plot_atoms(12)
 
 # %%
 # Dictionaries are arrays with one unit-norm atom per row, the most used first.
-dictionaries = model.model_.method_.dictionaries_
+dictionaries = model.model_.classifier_.dictionaries_
 print(model.classes_, dictionaries.shape)
 
 # %%

@@ -112,6 +112,7 @@ __all__ = [
     "with_annotations",
 ]
 
+# Module of each public name; after a colon, its name in that module if it is different.
 _MODULES = {
     "AnnotationFile": ".annotations.annotation_file",
     "AtomStatistics": ".explain.atom_statistics",
@@ -151,8 +152,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("histodict")
     if name in _MODULES:
-        home, _, there = _MODULES[name].partition(":")
-        return getattr(import_module(home, __name__), there or name)
+        module, _, attribute = _MODULES[name].partition(":")
+        return getattr(import_module(module, __name__), attribute or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

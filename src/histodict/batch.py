@@ -1,13 +1,13 @@
 """Prediction of many images with a results folder.
 
-A run skips images that cannot be read and images that are already done; a later run completes the
-folder.
+A run skips images that cannot be read and images whose results are up to date, so that a later run
+completes the folder.
 
     DIR/predictions.csv, .parquet    one row per image (detections.csv for regions)
     DIR/regions.csv, .parquet        one row per region found
     DIR/overlays/KEY.png             image with its patch map, outlines of regions and legend
     DIR/maps/KEY.npz                 patch map, for `PatchMap.load`
-    DIR/geojson/KEY.geojson          areas of a class, regions, or patches, for QuPath (.gz)
+    DIR/geojson/KEY.geojson          areas of each class, regions, or patches, for QuPath
     DIR/qupath/                      QuPath project of all images, if requested
     DIR/anndata/KEY.h5ad             patches with their codes, for scanpy and squidpy, if requested
     DIR/scores.json                  scores of the predictions of labelled images
@@ -76,13 +76,13 @@ __all__ = [
     "SCORES",
     "ImageTask",
     "RunResult",
+    "ground_truth_to_json",
     "list_input_images",
     "output_key",
     "predict_and_export",
     "predict_images",
     "printable_path",
-    "record_from_json",
-    "record_to_json",
+    "record_from_result",
     "with_absolute_paths",
 ]
 
@@ -91,7 +91,7 @@ _MAX_NAME_BYTES = 200
 
 
 def output_key(image: Path) -> str:
-    """Return the file name stem of an image's results: its name and a hash of its path."""
+    """Return KEY, the stem of an image's result files: its name and a hash of its path."""
     suffix = hashlib.sha256(os.fsencode(os.path.realpath(image))).hexdigest()[:8]
     stem = os.fsencode(image.stem).decode("utf-8", "replace")
     name = stem.encode()[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
@@ -103,23 +103,23 @@ def output_key(image: Path) -> str:
 
 
 def printable_path(path: Path) -> str:
-    """Return a path for a table, with bytes that are not UTF-8 escaped."""
+    """Return a path as text for a table; bytes that are not UTF-8 are escaped."""
     return printable(str(path))
 
 
 @dataclass(frozen=True)
 class ImageTask:
-    """Image to predict, with the options that determine its files.
+    """Image to predict, with the options that determine its result files.
 
     Attributes
     ----------
-    record : image
+    record : record of the image
     pixel_size_option : pixel size given by the user
-    key : stem of its file names in the results folder, from `output_key`
+    key : stem of the names of its result files, from `output_key`
     model_digest : digest of the model file
     qupath : options of the GeoJSON file
     writes_anndata : whether an AnnData file is written
-    metadata : table of atom statistics for the AnnData file; None for none
+    atom_statistics : table of atom statistics for the AnnData file; None for none
     """
 
     record: ImageRecord
@@ -128,14 +128,13 @@ class ImageTask:
     model_digest: str
     qupath: GeoJSONOptions
     writes_anndata: bool
-    metadata: Path | None = None
+    atom_statistics: Path | None = None
 
     def with_previous_metadata(self, previous: Content) -> ImageTask:
-        """Return a copy with patient and labels of an earlier run on the same file, if unset.
+        """Return a copy whose missing metadata are taken from a result of an earlier run.
 
-        Parameters
-        ----------
-        previous : stored result of the image from the earlier run
+        These are patient, label, mask, outlines and atom statistics. The task is unchanged if no
+        AnnData file is written, or if the image file has changed since then.
         """
         record = self.record
         if not self.writes_anndata or previous.get("fingerprint", {}).get(
@@ -143,16 +142,16 @@ class ImageTask:
         ) != _file_key_if_exists(record.path):
             return self
         earlier = previous["fingerprint"].get("atom_statistics")
-        statistics = self.metadata or (
+        statistics = self.atom_statistics or (
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
         record = replace(record, patient=record.patient or previous["row"].get("patient", ""))
         if previous.get("ground_truth") and not (record.label or record.is_mapped):
-            stored = record_from_json(previous)
+            stored = record_from_result(previous)
             record = replace(
                 record, label=stored.label, mask=stored.mask, annotations=stored.annotations
             )
-        return replace(self, record=record, metadata=statistics)
+        return replace(self, record=record, atom_statistics=statistics)
 
     def fingerprint(self) -> Content:
         """Return all properties that determine the result files of the image.
@@ -161,7 +160,7 @@ class ImageTask:
         """
         record = self.record
         content: Content = {
-            "size": list(astuple(self.size)),
+            "size": list(astuple(self.image_pixel_size)),
             "outlines": self.qupath.fingerprint,
             "file": _file_key_if_exists(record.path),
         }
@@ -171,7 +170,9 @@ class ImageTask:
             mask = _file_key_if_exists(record.mask) if record.mask else []
             annotations = record.annotations.fingerprint() if record.annotations else []
             content["anndata"] = [record.patient, record.label, mask, annotations]
-            content |= {"atom_statistics": file_key(self.metadata)} if self.metadata else {}
+            content |= (
+                {"atom_statistics": file_key(self.atom_statistics)} if self.atom_statistics else {}
+            )
         if record.image is not None:
             content["image"] = file_key(record.image)
         if record.region_of_interest is not None:
@@ -182,8 +183,8 @@ class ImageTask:
             )
         return content
 
-    def roi_columns(self) -> Row:
-        """Return table columns for the region of interest and for missing chunks."""
+    def option_columns(self) -> Row:
+        """Return table columns: "within" (file of outlines) and "missing_chunks", if in use."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -192,8 +193,8 @@ class ImageTask:
         return row
 
     @property
-    def size(self) -> PixelSizeOption:
-        """Pixel size option, with the pixel size from the table of images, if it has one."""
+    def image_pixel_size(self) -> PixelSizeOption:
+        """Pixel size option with the pixel size of this image from the table of images, if any."""
         return self.pixel_size_option.with_table(self.record.mpp)
 
 
@@ -219,8 +220,8 @@ def with_absolute_paths(record: ImageRecord) -> ImageRecord:
     )
 
 
-def record_to_json(record: ImageRecord) -> Content:
-    """Return a record's fields as JSON, to score the patch map in a later run."""
+def ground_truth_to_json(record: ImageRecord) -> Content:
+    """Return label, mask and outlines of a record as JSON values, to score its patch map later."""
     content: Content = {
         "path": str(record.path),
         "label": record.label,
@@ -240,8 +241,8 @@ def record_to_json(record: ImageRecord) -> Content:
     return content
 
 
-def record_from_json(content: Content) -> ImageRecord:
-    """Return the record that `record_to_json` stored in an image's results."""
+def record_from_result(content: Content) -> ImageRecord:
+    """Return the record that is stored in a result; the inverse of `ground_truth_to_json`."""
     row, ground_truth = content["row"], content["ground_truth"]
     mask = Path(ground_truth["mask"]) if ground_truth["mask"] else None
     path, annotations = Path(ground_truth["path"]), ground_truth["annotations"]
@@ -258,7 +259,7 @@ def record_from_json(content: Content) -> ImageRecord:
 def predict_and_export(
     model: Model, folder: Path, callback: Callback, task: ImageTask
 ) -> Content | str:
-    """Predict an image and write its files.
+    """Predict an image and write its result files; errors are returned as text.
 
     Parameters
     ----------
@@ -270,7 +271,8 @@ def predict_and_export(
     Returns
     -------
     dict or str
-        Table rows of the image and digests of its files, or the error message.
+        Table row of the image ("row"), rows of its regions ("regions") and digests of its files by
+        relative path ("files"); after a failure, the error message.
     """
     if task.record.error:
         return task.record.error
@@ -279,14 +281,14 @@ def predict_and_export(
         predict = partial(_predict, task, callback)
         if task.writes_anndata:
             files.append(Path("anndata", f"{task.key}.h5ad"))
-            statistics = read_atom_statistics(task.metadata) if task.metadata else []
+            statistics = read_atom_statistics(task.atom_statistics) if task.atom_statistics else []
             about = ImageMetadata(task.key, task.record, task.model_digest, statistics)
             prediction = write_h5ad(folder / files[0], model, predict, about)
         else:
             prediction = predict(model)
         files += _write_maps(model, folder, task, prediction)
         return {
-            "row": prediction.row() | task.roi_columns() | {"key": task.key},
+            "row": prediction.row() | task.option_columns() | {"key": task.key},
             "regions": region_rows(prediction),
             "files": {file.as_posix(): content_digest(folder / file) for file in files},
         }
@@ -295,10 +297,10 @@ def predict_and_export(
 
 
 def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
-    """Predict the image; for a feature file, place the patch map on its image, if available."""
+    """Predict an image; if it is a feature file of a known image, place the map on that image."""
     image, within = task.record.image, task.record.region_of_interest
     prediction: Prediction = model.predict_one(
-        task.record.path, mpp=task.size, callback=callback, within=within
+        task.record.path, mpp=task.image_pixel_size, callback=callback, within=within
     )
     if within is not None and not prediction.n_patches:
         raise ValueError(f"{within.path}: no patch with tissue lies inside these annotations")
@@ -311,7 +313,10 @@ def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
 
 
 def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Prediction) -> list[Path]:
-    """Write overlay, GeoJSON and patch map, if any; return their relative paths."""
+    """Write overlay, GeoJSON and patch map; return their paths relative to `folder`.
+
+    Predictions without a patch map have no such files.
+    """
     patch_map = prediction.patch_map
     if patch_map is None:
         return []
@@ -342,16 +347,15 @@ _DEFAULT_QUPATH = GeoJSONOptions()
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a run; the tables may contain more rows, of earlier runs.
+    """Result of `predict_images`; the written tables may also contain rows of earlier runs.
 
     Attributes
     ----------
-    rows, regions : rows of the images of this run, in their order
-    failures : (path, reason) of images without a prediction, or without a true class because their
-        mask cannot be read
-    n_skipped : number of images that were already done
-    n_from_earlier_runs : number of further images in the tables
-    scores : scores of all labelled rows of the table; None without labels
+    rows, regions : table rows of the images of this run and of their regions, in image order
+    failures : (path, reason) of images that could not be predicted or whose mask is unreadable
+    n_skipped : number of images whose results were up to date
+    n_from_earlier_runs : number of images in the tables that are not part of this run
+    scores : accuracy measures of all labelled images in the tables; None without labels
     """
 
     rows: list[Row]
@@ -393,7 +397,7 @@ def predict_images(
     anndata: bool = False,
     atom_statistics: Path | None = None,
 ) -> RunResult:
-    """Predict all images and write the files listed above.
+    """Predict images and write the files that the module docstring lists.
 
     Parameters
     ----------
@@ -401,14 +405,15 @@ def predict_images(
     model_digest : digest of the model file
     images : images to predict
     folder : results folder
-    mpp : pixel size of all images; a record's own pixel size comes from a table
-    qupath : options of the output for QuPath; images with other outlines are predicted again, and
-        a project contains all images of the folder
+    mpp : pixel size (µm) of images for which neither file nor record gives one, or
+        `PixelSizeOption`
+    qupath : options of the output for QuPath; images whose files have other options are predicted
+        again, and a project contains all images of the folder
     callback : receives the progress after each image
     executor : distributes images to workers, which write into `folder`; None predicts one image
         after another, each with several threads
     anndata : whether to write .h5ad files; existing ones are kept up to date in any case
-    atom_statistics : table from `histodict atoms --csv`, added to these files
+    atom_statistics : table from `histodict atoms --csv`, added to the .h5ad files
     """
     if anndata:
         check_patch_level(model)
@@ -419,8 +424,8 @@ def predict_images(
     statistics = atom_statistics.absolute() if atom_statistics else None
     tasks, fingerprints = [], []
     for record, key in zip(images, keys, strict=True):
-        before = run.finished.get(key, {})
-        writes_anndata = anndata or "anndata" in before.get("fingerprint", {})
+        previous = run.finished.get(key, {})
+        writes_anndata = anndata or "anndata" in previous.get("fingerprint", {})
         task = ImageTask(
             with_absolute_paths(record),
             size_option,
@@ -430,7 +435,7 @@ def predict_images(
             writes_anndata,
             statistics,
         )
-        task, fingerprint = _with_fingerprint(task, before)
+        task, fingerprint = _with_fingerprint(task, previous)
         tasks.append(task)
         fingerprints.append(fingerprint)
     finished = [
@@ -440,8 +445,8 @@ def predict_images(
     missing = [task for task, found in zip(tasks, finished, strict=True) if not found]
     worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
-    work = partial(predict_and_export, worker_model, folder.absolute(), progress)
-    results = (executor or Threads(1)).map(work, missing, lost=str)
+    predict = partial(predict_and_export, worker_model, folder.absolute(), progress)
+    results = (executor or Threads(1)).map(predict, missing, lost=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(
@@ -460,7 +465,7 @@ def predict_images(
     earlier = run.previous_results({content["row"]["key"] for content in done})
     scores = _write_tables(model, folder, [*done, *earlier])
     if qupath.with_project and (done or earlier):
-        project_images = [_qupath_project_image(content) for content in [*done, *earlier]]
+        project_images = [_make_project_image(content) for content in [*done, *earlier]]
         save_project(folder / "qupath", model.class_names_, project_images)
     rows, regions = _table_rows(done)
     return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
@@ -480,7 +485,7 @@ def _open_results(
         "version": version("histodict"),
         "output version": _OUTPUT_VERSION,
     }
-    run = ResultsFolder(folder, settings, model.table)
+    run = ResultsFolder(folder, settings, model.table_name)
     restricted = "set" if any(record.region_of_interest for record in images) else None
     options = {
         "--mpp": size_option.default,
@@ -498,7 +503,11 @@ def _result_content(
     previous: Content,
     fingerprint: Content,
 ) -> tuple[Content | None, str]:
-    """Return the result with its true label, None after a failure, and the error message."""
+    """Return the result of `predict_and_export` with the true label, and an error message.
+
+    The result is None if the prediction failed; the message is empty without errors. `previous` is
+    the stored result of an earlier run, empty if there is none.
+    """
     if isinstance(result, str):
         return None, result + ("; its earlier prediction stays in the table" if previous else "")
     is_same = previous.get("fingerprint", {}).get("file") == fingerprint["file"]
@@ -506,7 +515,10 @@ def _result_content(
 
 
 def _with_fingerprint(task: ImageTask, previous: Content) -> tuple[ImageTask, Content]:
-    """Return the completed task and its fingerprint; after a failure, the task with its error."""
+    """Return the task with metadata of the previous result, and its fingerprint.
+
+    If a file cannot be read, the record of the task has the error, and the fingerprint is empty.
+    """
     try:
         task = task.with_previous_metadata(previous)
         return task, task.fingerprint()
@@ -516,17 +528,17 @@ def _with_fingerprint(task: ImageTask, previous: Content) -> tuple[ImageTask, Co
 
 
 def _table_rows(contents: list[Content]) -> tuple[list[Row], list[Row]]:
-    """Return the table rows of all images, and those of their regions."""
+    """Return the table rows of images, and the table rows of their regions, from their results."""
     rows = [content["row"] for content in contents]
     return rows, [row for content in contents for row in content["regions"]]
 
 
 def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[str, Any] | None:
-    """Write the tables and scores of all results; return the scores, None without labels."""
+    """Write the tables and scores of all results; return the scores, or None without labels."""
     rows, regions = _table_rows(contents)
     if not rows:  # all images failed
         return None
-    write_table(folder / model.table, rows, model.columns)
+    write_table(folder / model.table_name, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_predictions(model.class_names_, rows)
@@ -535,9 +547,9 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and n_tuned:
         scores["tuned"] = score_before_tuning(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
-        scores["patches"] = score_patches(_maps_to_score(folder, contents))
+        scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_maps_to_score(folder, contents)))
+        scores = merge_patch_scores(scores, score_outlined(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = count_trained_on(model.training_info_, paths)
@@ -551,19 +563,19 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     return scores
 
 
-def _maps_to_score(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
-    """Yield record, map file and minimum region size (patches) of labelled images."""
+def _find_scored_maps(folder: Path, contents: list[Content]) -> Iterator[ScoredMap]:
+    """Yield (record, map file, minimum region size in patches) for labelled images with a map."""
     for content in contents:
         maps = [name for name in content["files"] if name.startswith("maps/")]
         if content["ground_truth"] and maps:
             yield (
-                record_from_json(content),
+                record_from_result(content),
                 folder / maps[0],
                 content["row"].get("min_patches", 1),
             )
 
 
-def _qupath_project_image(content: Content) -> ProjectImage:
+def _make_project_image(content: Content) -> ProjectImage:
     """Return the entry of an image in the QuPath project."""
     row = content["row"]
     score = {} if row.get("score") is None else {"histodict score": f"{row['score']:.5g}"}
@@ -578,11 +590,15 @@ def _qupath_project_image(content: Content) -> ProjectImage:
 def _with_true_label(
     model: Model, content: Content, record: ImageRecord, previous: Content
 ) -> tuple[Content, str]:
-    """Return the result with path and true label of the record, and an error message.
+    """Return the result with path, patient and true label of the record, and an error message.
+
+    The message says why the true label is unknown; it is empty without errors.
 
     Parameters
     ----------
-    previous : result of an earlier run on the same file; its metadata is kept unless replaced
+    model, content, record : fitted model, result of the prediction, and image
+    previous : result of an earlier run on the same file, whose patient and true label are kept if
+        the record has none; empty if there is none
     """
     ground_truth, earlier, scoring_error = previous.get("ground_truth"), previous.get("row", {}), ""
     user_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}
@@ -593,7 +609,7 @@ def _with_true_label(
         if record.label or record.is_mapped:
             truth = model.true_label(record)
             row |= {"truth": truth} if truth else {}
-            ground_truth = record_to_json(with_absolute_paths(record))
+            ground_truth = ground_truth_to_json(with_absolute_paths(record))
     except Exception as error:  # an error of the mask does not affect the prediction
         scoring_error = f"not used for scores: {failure_reason(error)}"
     regions = [region | {"path": row["path"]} for region in content["regions"]]

@@ -120,7 +120,7 @@ def test_atoms_are_named_and_disabled_with_feature_files_only(trained, slides, t
     show = ["--show", slides, "--features", features]
     status, output = run("edit", trained, *changes, *show, "-o", new, "--json")
     assert status == 0, output
-    rows = json.loads(output)["images"]
+    rows = json.loads(output[output.index("{") :])["images"]
     assert len(rows) == 8 and all(row["truth"] for row in rows)
     assert any(row["score_before"] != row["score_after"] for row in rows)
     common = [slides, "--features", features]

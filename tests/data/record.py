@@ -89,7 +89,7 @@ def arrays_of(model: Any) -> list[Any]:
     """Return the fitted arrays of all members."""
     found: list[Any] = []
     for one in getattr(model, "estimators_", [model]):
-        method = one.model_.method_
+        method = one.model_.classifier_
         found += [np.asarray(getattr(method, name)) for name in method.fitted_arrays]
         rule = one.model_.aggregator_
         found += [rule.weights, rule.bias] if rule is not None else []

@@ -178,7 +178,7 @@ def tissue(tmp_path_factory):
 def test_train_predict_and_load(encoder, tissue, tmp_path):
     recipe = recipe_for(encoder)
     model = TissueClassifier(recipe, cache=tmp_path / "cache").fit(tissue)
-    assert model.model_.method_.n_features_in_ == 8
+    assert model.model_.classifier_.n_features_in_ == 8
     predictions = [model.predict(record.path, mpp=record.mpp) for record in tissue.records]
     grid = predictions[0].patch_map.grid
     assert (grid.n_rows, grid.n_columns) == (150 // CELL, 200 // CELL)
@@ -200,7 +200,7 @@ def test_cached_features_are_used(encoder, tissue, tmp_path, monkeypatch):
     second = TissueClassifier(recipe, cache=tmp_path).fit(tissue)
     assert calls == []
     np.testing.assert_array_equal(
-        first.model_.method_.dictionaries_, second.model_.method_.dictionaries_
+        first.model_.classifier_.dictionaries_, second.model_.classifier_.dictionaries_
     )
 
 

@@ -27,7 +27,7 @@ from histodict.model_selection.protocols import Repeat
 from histodict.model_selection.splits import load_splits
 from histodict.models import recipe as presets
 from histodict.models.inputs import region_patch_mask
-from histodict.models.region_detector import labelled_by_region
+from histodict.models.region_detector import relabel_by_region
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.tissue_generator import draw_stain, make_region_image
 from histodict.utils.parallel import ExecutionOptions
@@ -108,7 +108,7 @@ def test_every_patient_is_tested_and_patches_are_measured(foci, folder):
 
 
 def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
-    manifest = labelled_by_region(read_manifest(foci), "inflammation")
+    manifest = relabel_by_region(read_manifest(foci), "inflammation")
     settings = parse_pairs("--set", list(SETTINGS))
     plan = choose_plans(["dfdl", "odl"], "regions", settings, "inflammation")["odl"]
     truth, margins = [], []

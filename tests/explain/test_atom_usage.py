@@ -85,5 +85,5 @@ def test_methods_without_atoms_have_none(method):
 
     kind = PatchPipeline if model.recipe.is_patch_level else WholeImagePipeline
     inner = kind(model.recipe, ["a", "b"], 0, 1)
-    inner.method_ = get_method(method).load_class()()
+    inner.classifier_ = get_method(method).load_class()()
     assert inner.atoms() is None and repr(method) in inner.no_atoms_reason()

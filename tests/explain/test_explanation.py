@@ -131,7 +131,7 @@ def test_usage_is_the_share_of_patches_and_agrees_with_positions(models, manifes
 @pytest.mark.parametrize("rule", ["margin", "proportion"])
 def test_explain_encodes_each_patch_once(models, manifest, rule, monkeypatch):
     model, path = models(rule), manifest.records[0].path
-    kind = type(model.model_.method_)
+    kind = type(model.model_.classifier_)
     n_encoded, encode = [], kind.encode
     monkeypatch.setattr(kind, "encode", lambda self, X: n_encoded.append(len(X)) or encode(self, X))
     explanation = model.explain(path)
@@ -317,12 +317,12 @@ def _reduced(model, off):
 
     changed = copy(model)
     inner = copy(model.model_)
-    D, classes = inner.method_.labelled_atoms()
+    D, classes = inner.classifier_.labelled_atoms()
     stored = np.setdiff1d(np.arange(len(D)), off)
     # Residuals of SRC are of samples of unit length, so the method gets its own other atoms.
-    method = copy(inner.method_)
+    method = copy(inner.classifier_)
     method.labelled_atoms = lambda: (np.ascontiguousarray(D[stored]), classes[stored])
-    inner.method_ = method
+    inner.classifier_ = method
     if inner.aggregator_ is not None:
         n = len(inner.aggregator_.weights)
         width = inner.aggregator_.weights.shape[1]
@@ -361,10 +361,10 @@ def test_atoms_are_displayed_with_their_sign_of_use(models):
     inner = models("margin").model_
     atoms, reference = inner.atoms(), inner.class_reference_
     code_sums = np.array([reference[c].mean_codes[j] for j, c in enumerate(atoms.classes)])
-    turned = np.sign(np.sum(atoms.with_usage_sign * atoms.D, axis=1))
+    turned = np.sign(np.sum(atoms.signed_atoms * atoms.D, axis=1))
     assert (turned * code_sums >= 0).all() and set(turned) <= {-1, 1}
     changed = replace(atoms, signs=-atoms.signs)
-    np.testing.assert_array_equal(changed.with_usage_sign, -atoms.with_usage_sign)
+    np.testing.assert_array_equal(changed.signed_atoms, -atoms.signed_atoms)
 
 
 # --- ensembles -----------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_codes_are_those_of_the_patch_at_the_position(model, manifest, gallery):
         x, y = (int(at) // RECIPE.patch_px for at in gallery.corners[patch])
         with open_prepared_image(record.path, record.mpp, RECIPE) as prepared:
             vector = prepared.chunk_features(prepared.grid(), slice(y, y + 1), slice(x, x + 1))[1]
-        code = model.model_.method_.encode(vector)[0].toarray()
+        code = model.model_.classifier_.encode(vector)[0].toarray()
         np.testing.assert_allclose(gallery.codes[[patch]].toarray(), code, atol=1e-5)
 
 

@@ -111,7 +111,7 @@ def test_codes_are_those_of_the_patch_at_the_position(model, image, found):
                 grid, slice(row, row + 1), slice(0, grid.n_columns)
             )
             if len(vectors):
-                S = pipeline.method_.encode(pipeline.project(vectors))[0].toarray()
+                S = pipeline.classifier_.encode(pipeline.project(vectors))[0].toarray()
                 codes |= {(row, int(c)): s for c, s in zip(np.flatnonzero(tissue), S, strict=True)}
     places = list(zip(*(part.tolist() for part in cells_of(table)), strict=True))
     assert sorted(places) == sorted(codes)

@@ -207,6 +207,6 @@ def test_training_decodes_every_image_once_with_the_same_result(tmp_path, decode
     decoded.clear()
     plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert len(decoded) > 4
-    for name in plain.model_.method_.fitted_arrays:
-        ours, theirs = (getattr(model.model_.method_, name) for model in (stored, plain))
+    for name in plain.model_.classifier_.fitted_arrays:
+        ours, theirs = (getattr(model.model_.classifier_, name) for model in (stored, plain))
         assert np.array_equal(ours, theirs), name

@@ -13,7 +13,7 @@ from histodict.images.memory_image import MemoryImage
 from histodict.models import TissueClassifier
 from histodict.models.image_pipeline import _whole_image_pixels
 from histodict.models.inputs import region_patch_mask
-from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
+from histodict.models.patch_pipeline import SamplingArea, sample_training_patches
 from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import NO_TISSUE
@@ -89,7 +89,7 @@ def test_training_patches_are_inside_the_margin(tissue, pixels, tmp_path):
         record = replace(
             tissue.records[0], path=tmp_path / f"{width}.png", mask=tmp_path / f"{width}-mask.png"
         )
-        sources = [PatchSamplingSpec(record, int(inside), inside, "x") for inside in (False, True)]
+        sources = [SamplingArea(record, int(inside), inside, "x") for inside in (False, True)]
         found.append(sample_training_patches(sources, CONTEXT, 0, None, no_callback, Threads(1)))
     np.testing.assert_array_equal(found[0].features, found[1].features)
     assert len(found[0].labels) and set(found[0].labels) == {0, 1}

@@ -30,7 +30,7 @@ from histodict.model_selection.protocols import k_folds
 from histodict.model_selection.splits import shared_patients
 from histodict.models.cross_validation import TrainTestRun
 from histodict.models.inputs import region_patch_mask
-from histodict.models.patch_pipeline import PatchSamplingSpec, sample_training_patches
+from histodict.models.patch_pipeline import SamplingArea, sample_training_patches
 from histodict.models.recipe import Recipe
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE
@@ -110,7 +110,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
         patch_px=8, patches_per_class=500, min_tissue_fraction=0.0, augment_patches=False
     )
     found = sample_training_patches(
-        [PatchSamplingSpec(record, 0)], recipe, 0, None, no_callback, Threads(1)
+        [SamplingArea(record, 0)], recipe, 0, None, no_callback, Threads(1)
     )
     assert len(found.features) == 500
     blue = found.features[:, 128] / 100
@@ -129,7 +129,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
     assert (chosen >= least).all() and (chosen <= most).all()
     # For one region, patches outside do not touch it.
     mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
-    outside = PatchSamplingSpec(mapped, 0, inside=False, region="Inflamed")
+    outside = SamplingArea(mapped, 0, is_inside=False, region="Inflamed")
     found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
     blue = found.features[:, 128] / 100
     assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()

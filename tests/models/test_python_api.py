@@ -82,7 +82,7 @@ def test_folder_table_and_manifest_train_the_same_model(model, tissue):
     for images in (tissue / "manifest.csv", str(tissue / "manifest.csv"), manifest):
         again = TissueClassifier("paper", random_state=1, **SMALL).fit(images)
         assert again.training_info_ == model.training_info_
-        np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
+        np.testing.assert_array_equal(again.model_.classifier_.dictionaries_, _atoms(model))
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_dataframe_trains_the_same_model(model, tissue, monkeypatch):
     monkeypatch.chdir(tissue)
     frame = pandas.read_csv("manifest.csv")
     again = TissueClassifier("paper", random_state=1, **SMALL).fit(frame)
-    np.testing.assert_array_equal(again.model_.method_.dictionaries_, _atoms(model))
+    np.testing.assert_array_equal(again.model_.classifier_.dictionaries_, _atoms(model))
     with no_warnings():
         assert again.score(frame) == model.score(tissue)
         assert again.predict(frame).labels == model.predict(tissue / "manifest.csv").labels
 
 
 def _atoms(model):
-    return model.model_.method_.dictionaries_
+    return model.model_.classifier_.dictionaries_
 
 
 @pytest.mark.parametrize("positive", ["healthy", "inflamed"])

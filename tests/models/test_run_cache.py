@@ -48,7 +48,7 @@ def test_key_changes_with_everything_that_affects_the_result(sides, monkeypatch)
     assert keys[0] == run_of(sides, TissueClassifier(RECIPE, n_jobs=2)).key
     assert keys[0] == run_of((train.select([1, 0, 2, 3]), test)).key  # training sorts the images
     others = [
-        run_of(sides, adapts=True),
+        run_of(sides, adapts_threshold=True),
         run_of(sides, TissueClassifier(RECIPE, random_state=1)),
         run_of(sides, TissueClassifier(replace(RECIPE, stain="none"))),
         run_of(sides, EnsembleClassifier([RECIPE], folds=2)),
@@ -146,9 +146,9 @@ def test_maps_of_wrong_predictions_are_stored(sides, tmp_path):
         RunCache(tmp_path / "kept").run(run_of((train, side))) for side in (test, wrong)
     )
     for place, (label, record) in enumerate(zip(right.labels, test.records, strict=True)):
-        found = (right if label != record.label else turned).map_of(place)
+        found = (right if label != record.label else turned).load_map(place)
         assert found.path == record.path and found.classes == ("healthy", "inflamed")
-        assert (right if label == record.label else turned).map_of(place) is None
+        assert (right if label == record.label else turned).load_map(place) is None
 
 
 def test_run_with_a_damaged_map_is_repeated(sides, tmp_path):
@@ -189,4 +189,4 @@ def test_damaged_map_is_treated_as_missing(sides, tmp_path):
     made.maps.mkdir(exist_ok=True)
     (made.maps / "0.npz").write_bytes(b"no map")
     with pytest.warns(UserWarning, match="damaged map is not shown"):
-        assert made.map_of(0) is None
+        assert made.load_map(0) is None

@@ -24,7 +24,7 @@ from sklearn.pipeline import Pipeline
 import histodict
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier
 from histodict.datasets.manifest import Manifest, read_manifest
-from histodict.models.class_labels import NamedLabels, labels_of_names
+from histodict.models.class_labels import NamedLabels, labels_from_names
 from histodict.models.recipe import Recipe, preset
 from histodict.synthetic.dataset import write_synthetic_dataset
 
@@ -208,10 +208,10 @@ def test_more_than_two_integers_are_sorted_as_numbers(unfitted, paths, y):
 
 
 def test_labels_that_the_type_does_not_have_are_refused():
-    assert labels_of_names(["-1", "7"], "int").tolist() == [-1, 7]
+    assert labels_from_names(["-1", "7"], "int").tolist() == [-1, 7]
     for names, label_type in ((["a"], "int"), (["yes"], "bool"), (["9" * 30], "int")):
         with pytest.raises(ValueError, match=f"type {label_type} cannot have"):
-            labels_of_names(names, label_type)
+            labels_from_names(names, label_type)
     with pytest.raises(ValueError, match="not datetime64"):
         NamedLabels.from_labels(np.array(["2020-01-01"], dtype="datetime64[D]"))
 

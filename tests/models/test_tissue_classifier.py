@@ -67,7 +67,7 @@ def test_predictions_for_test_patients(model, halves):
 def test_same_seed_gives_the_same_model_for_any_number_of_threads(halves):
     one, two = (TissueClassifier(FAST, random_state=3, n_jobs=n).fit(halves[0]) for n in (1, 2))
     np.testing.assert_array_equal(
-        one.model_.method_.dictionaries_, two.model_.method_.dictionaries_
+        one.model_.classifier_.dictionaries_, two.model_.classifier_.dictionaries_
     )
     np.testing.assert_array_equal(one.aggregator_.weights, two.aggregator_.weights)
 
@@ -113,7 +113,7 @@ def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
     model = EnsembleClassifier([FAST], folds=2, random_state=1).fit(halves[0])
     plain = TissueClassifier(FAST, random_state=1).fit(halves[0])
     np.testing.assert_array_equal(
-        model.model_.method_.dictionaries_, plain.model_.method_.dictionaries_
+        model.model_.classifier_.dictionaries_, plain.model_.classifier_.dictionaries_
     )
     assert model.threshold != plain.threshold  # out-of-fold scores move θ
     assert model.predict(halves[1].records[0].path).threshold == model.threshold
@@ -123,8 +123,8 @@ def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
         probabilities = prediction.probabilities
         assert sum(probabilities.values()) == pytest.approx(1)
         assert probabilities[prediction.label] >= 0.5
-        value = model.threshold_scale_value(prediction.score)
-        assert value == pytest.approx(plain.threshold_scale_value(plain.predict(record.path).score))
+        value = model.value_from_score(prediction.score)
+        assert value == pytest.approx(plain.value_from_score(plain.predict(record.path).score))
         assert (value > model.threshold) == (prediction.label == model.classes_[1])
         assert prediction.prediction_set == [
             name
@@ -202,7 +202,7 @@ def test_two_classes_have_one_score_and_more_have_one_each(halves):
 
 def test_threshold_can_be_moved(model, halves):
     record = halves[1].records[0]
-    value = model.threshold_scale_value(model.predict(record.path, mpp=record.mpp).score)
+    value = model.value_from_score(model.predict(record.path, mpp=record.mpp).score)
     for shift, place in ((-0.01, 1), (0.01, 0)):
         moved = model.with_threshold(value + shift)
         assert moved.threshold == pytest.approx(value + shift)

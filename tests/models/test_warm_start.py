@@ -42,7 +42,7 @@ def test_training_starts_where_the_first_ended(manifest, first, tmp_path):
         manifest, start_from=loaded, callback=lambda p: stages.add(p.stage)
     )
     assert "initialise" not in stages
-    before, after = first.model_.method_, second.model_.method_
+    before, after = first.model_.classifier_, second.model_.classifier_
     np.testing.assert_array_equal(before.n_nonzero_, after.n_nonzero_)
     assert after.n_iter_ < before.n_iter_
     for old, new in zip(before.objective_, after.objective_, strict=True):
@@ -92,7 +92,7 @@ def test_training_info_records_the_start_model(manifest, first):
     one = EnsembleClassifier([SMALL], folds=2).fit(manifest)
     two = EnsembleClassifier([SMALL], folds=2).fit(manifest, start_from=one)
     assert two.training_info_["started_from"] == one.training_info_
-    assert two.model_.method_.n_iter_ < one.model_.method_.n_iter_
+    assert two.model_.classifier_.n_iter_ < one.model_.classifier_.n_iter_
     with pytest.raises(ValueError, match="only be resumed from a single model"):
         EnsembleClassifier([SMALL, SMALL.with_changes(stain="none")], folds=2).fit(
             manifest, start_from=one

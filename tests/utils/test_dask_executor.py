@@ -304,7 +304,7 @@ def test_killed_worker_does_not_change_image_reading(cluster, tissue, model):
     found.fit(read_manifest(tissue), callback=kill_at_first, executor=cluster)
     assert list(dict.fromkeys(stages)) == ["read", "patches", "initialise", "train", "decision"]
     np.testing.assert_array_equal(
-        found.model_.method_.dictionaries_, model.model_.method_.dictionaries_
+        found.model_.classifier_.dictionaries_, model.model_.classifier_.dictionaries_
     )
     np.testing.assert_array_equal(found.aggregator_.weights, model.aggregator_.weights)
 

@@ -25,7 +25,7 @@ def test_residuals_and_atoms_equal_those_of_the_method(model, manifest, gallery,
         y = prepared.chunk_features(patch_map.grid, slice(row, row + 1), slice(column, column + 1))[
             1
         ]
-    code, residuals = model.model_.method_.encode(y)
+    code, residuals = model.model_.classifier_.encode(y)
     assert [entry["residual"] for entry in found["classes"]] == pytest.approx(residuals[0])
     assert found["winner"] == model.classes_[residuals[0].argmin()]
     weights = code.toarray()[0]

@@ -189,14 +189,14 @@ class LabelledDataOptions(RegionTrainingOptions):
 
     def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
         """Return the images; for regions, each is labelled by whether it contains a region."""
-        from ..models.region_detector import labelled_by_region
+        from ..models.region_detector import relabel_by_region
 
         manifest = super().read(recipes, absolute_paths=absolute_paths)
         region = parse_single_region(self.regions)
         if region is None:
             warn_of_masks(manifest)
             return manifest
-        return labelled_by_region(manifest, region)
+        return relabel_by_region(manifest, region)
 
 
 def evaluate(

@@ -330,9 +330,9 @@ class DataOptions:
 
     def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
         from ..datasets.survey import check_readable, drop_unreadable
-        from ..models.inputs import usability_check
+        from ..models.inputs import make_usability_check
 
-        check = usability_check(recipes)
+        check = make_usability_check(recipes)
         with progress_bars() as callback:
             if not self.skip_unreadable:
                 check_readable(manifest.records, callback=callback, check=check).check()

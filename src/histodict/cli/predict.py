@@ -107,10 +107,10 @@ def predict(
         model = model_options.load(execution.jobs)
         result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
-    tables = f"{output / model.table}.csv{exports.project_file_text}"
+    tables = f"{output / model.table_name}.csv{exports.project_file_text}"
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
-        tables = f"{output / model.table}.csv and regions.csv{exports.project_file_text}"
+        tables = f"{output / model.table_name}.csv and regions.csv{exports.project_file_text}"
     _print_predictions(result, summary, output, tables, as_json)
 
 

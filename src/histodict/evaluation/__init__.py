@@ -355,7 +355,7 @@ def evaluate(
     seeds : random seeds
     execution : number of threads, cache folder, progress callback and executor
     region : class of the regions to detect, instead of classification; images are labelled as by
-        `labelled_by_region`
+        `relabel_by_region`
     """
     check_measurable(manifest, splits, region)
     check_pixel_sizes(manifest, plans.values())
@@ -446,7 +446,7 @@ class ExampleModel:
         assert atoms is not None
         names = enumerate(self.model.class_names_)
         return {
-            name: atoms.with_usage_sign[atoms.classes == class_index] for class_index, name in names
+            name: atoms.signed_atoms[atoms.classes == class_index] for class_index, name in names
         }
 
 

@@ -37,7 +37,7 @@ from ..metrics.scores import RocCurve
 from ..model_selection.protocols import Repeat, collect_repeats
 from ..model_selection.splits import Split, cross_validated
 from ..models import Model
-from ..models.inputs import labelled_patch_mask, map_patches_in_region, region_patch_mask
+from ..models.inputs import find_patches_in_region, labelled_patch_mask, region_patch_mask
 from ..models.predictions import NO_TISSUE_LABEL
 from ..patches.patch_map import PatchMap
 from ..patches.region_borders import label_regions
@@ -93,7 +93,7 @@ def count_in_outlines(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDA
 
     Only tissue patches inside an outline count, as the true class of the others is unknown.
     """
-    masks = [map_patches_in_region(record, name, patch_map) for name in patch_map.classes]
+    masks = [find_patches_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(masks, axis=0) & patch_map.tissue
     return {
         name: PatchEvaluation(
@@ -237,7 +237,7 @@ def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row
 
 def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Evaluate the patches of the i-th test image of a run that detects regions."""
-    patch_map, min_patches = result.predicted.map_of(i), result.predicted.min_patches
+    patch_map, min_patches = result.predicted.load_map(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
     return PatchEvaluation.from_map(record, patch_map, min_patches)

@@ -60,7 +60,7 @@ class EvaluationTask:
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
         train = train.drop_split_column()  # the split of the task overrides the images' own
-        return TrainTestRun(model, train, test, adapts=self.method.endswith(UNLABELLED))
+        return TrainTestRun(model, train, test, adapts_threshold=self.method.endswith(UNLABELLED))
 
 
 @dataclass(frozen=True)

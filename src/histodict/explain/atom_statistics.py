@@ -157,7 +157,7 @@ class AtomStatistics:
     class_name : class of the atom
     name, group, artefact, disabled : annotations by the user
     digest : identifies the atom across models
-    fractions : for each class, the fraction of its patients that use the atom
+    fractions : for each class, the fraction of its patches that use the atom
     n_patients, of_patients : number of patients with a patch that uses the atom, and of all
         patients
     auc, auc_low, auc_high : AUC of the usage per patient for the class of the atom against the

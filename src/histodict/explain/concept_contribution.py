@@ -219,8 +219,8 @@ class ActivityRecorder(PatchRecorder):
         model, chosen = self._model, self._select(patch_map)
         predicted = patch_map.predicted_classes
         weights = patch_weights(predicted != NO_TISSUE, chosen, model.recipe.smoothing_radius)
-        sums = AtomAccumulator(len(model.classes), model.method_.n_codes_)
-        activity_map = CoarseActivityMap(predicted.shape, model.method_.n_codes_)
+        sums = AtomAccumulator(len(model.classes), model.classifier_.n_codes_)
+        activity_map = CoarseActivityMap(predicted.shape, model.classifier_.n_codes_)
         counts = dict.fromkeys(model.atom_annotations.merged_atom_groups(), 0)
         for positions, codes, contributions in chunks:
             index = tuple(positions.T)
@@ -244,7 +244,7 @@ class ActivityRecorder(PatchRecorder):
             return ScoreContributions(model, scores)
         reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
         for class_parts in reference:
-            class_parts[:, list(model.method_.disabled_atoms_)] = 0
+            class_parts[:, list(model.classifier_.disabled_atoms_)] = 0
         in_image = parts(self.activity.patch_statistics)
         return ScoreContributions(model, scores, self.activity, in_image, reference)
 

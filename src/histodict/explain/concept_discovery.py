@@ -47,7 +47,7 @@ from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
 from ..kernels import encode_omp
 from ..models.feature_extraction import extraction_recipe
 from ..models.model_file import digest, serialize
-from ..models.patch_pipeline import map_images
+from ..models.patch_pipeline import map_with_progress
 from ..models.prepared_image import open_prepared_image
 from ..models.recipe import PRESETS, Recipe
 from ..precomputed.feature_file import FeatureMetadata, common_metadata, is_feature_file
@@ -264,7 +264,7 @@ def _sample_training_features(
             )
         return np.asarray(features, np.float32)
 
-    samples = map_images(work, len(source.records), "patches", callback, executor)
+    samples = map_with_progress(work, len(source.records), "patches", callback, executor)
     patients = np.repeat(source.patients, [len(sample) for sample in samples])
     return np.concatenate(samples), patients
 
@@ -293,7 +293,7 @@ def compute_usage(
         return n, sums / max(1, n)
 
     executor = executor or Threads(n_jobs)
-    results = map_images(work, len(source.records), "predict", callback, executor)
+    results = map_with_progress(work, len(source.records), "predict", callback, executor)
     means = np.stack([sums for _, sums in results])
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])
 

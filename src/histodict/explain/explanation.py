@@ -116,7 +116,9 @@ def group_by_concept(
     contributions = []
     for concept in score_contributions.model.atom_annotations.concepts(labels):
         indices = [
-            a for a in concept.atoms if a not in score_contributions.model.method_.disabled_atoms_
+            a
+            for a in concept.atoms
+            if a not in score_contributions.model.classifier_.disabled_atoms_
         ]
         if not indices:
             continue

@@ -17,7 +17,7 @@ from ..datasets.manifest import ImageRecord
 from ..datasets.survey import content_order
 from ..methods.patch_classifier import PatchClassifier
 from ..models.image_pipeline import AtomTable, ImagePipeline
-from ..models.patch_pipeline import map_images
+from ..models.patch_pipeline import map_with_progress
 from ..models.plan import Model
 from ..models.prepared_image import no_tissue_message, open_prepared_image
 from ..utils.files import NPZ_ERRORS, atomic_write
@@ -70,7 +70,7 @@ class PatchSample:
             If no image shows tissue.
         """
         n_per_image = -(-n_patches // len(records))
-        method = copy(model.method_).set_params(n_jobs=1)
+        method = copy(model.classifier_).set_params(n_jobs=1)
 
         order = content_order(records)  # the random sample must not depend on the given order
 
@@ -78,7 +78,7 @@ class PatchSample:
             rng, index = np.random.default_rng([seed, rank]), order[rank]
             return _sample_image(model, method, records[index], index, n_per_image, rng)
 
-        samples = map_images(work, len(records), "gallery", callback, Threads(model.n_jobs))
+        samples = map_with_progress(work, len(records), "gallery", callback, Threads(model.n_jobs))
         non_empty: list[PatchSample] = [part for part in samples if part is not None]
         if not non_empty:
             raise ValueError(no_tissue_message(f"any of the {len(records)} images", model.recipe))
@@ -233,7 +233,7 @@ def _sample_image(
     )
     with open_prepared_image(*settings, record.region_of_interest) as image:
         grid = image.grid()
-        chunks = [chunk for chunk in grid.chunks() if image.inside(grid, *chunk).any()]
+        chunks = [chunk for chunk in grid.chunks() if image.inside_mask(grid, *chunk).any()]
         for index in rng.permutation(len(chunks))[:_MAX_CHUNKS]:
             rows, columns = chunks[index]
             is_tissue, chunk_vectors = image.chunk_features(grid, rows, columns)

@@ -232,7 +232,7 @@ def write_h5ad(
     """
     check_patch_level(model)
     h5py = import_optional("h5py", "anndata", "write AnnData")
-    n_codes = model.model_.method_.n_codes_
+    n_codes = model.model_.classifier_.n_codes_
     with atomic_write(path) as partial, h5py.File(partial, "w") as file:
         set_encoding(file, "anndata")
         codes = SparseRows(file, "X", n_codes)
@@ -352,7 +352,7 @@ class _PatchTable:
     # --- atoms ----------------------------------------------------------------------------------
 
     def _atom_names(self) -> list[str]:
-        atoms, n = self.model.model_.atoms(), self.model.model_.method_.n_codes_
+        atoms, n = self.model.model_.atoms(), self.model.model_.classifier_.n_codes_
         if atoms is None:
             return [f"code_{index}" for index in range(n)]
         numbers = [count() for _ in self.patch_map.classes]

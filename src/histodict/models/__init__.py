@@ -1,8 +1,8 @@
 """Models: classifiers and detectors that are fitted on labelled images and applied to new ones.
 
 image ─► reduced, stain-normalised ─► patches on tissue ─► feature vectors ─► codes, distances
-      ─► predicted class of each patch ─► aggregator (class of the image) or connected patches
-      (regions) ─► prediction
+      ─► predicted class of each patch ─► class of the image (aggregator), or
+      regions (connected patches of the positive class)
 
 ================================================  ================================================
 ``inputs``, ``recipe``, ``plan``                  accepted inputs, settings, training plans

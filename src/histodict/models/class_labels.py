@@ -1,4 +1,4 @@
-"""Class labels: names in models and files, values of the type of `y` for scikit-learn."""
+"""Conversion of class labels `y` (text, int, bool or float) to class names, and back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEXT = "str"
-# Types of labels other than text, with the conversion of a name.
+# For each type of labels other than text, the function that converts a name to a label.
 LABEL_TYPES: dict[str, Callable[[str], Any]] = {
     "bool": lambda name: {"False": False, "True": True}[name],
     "int": int,
     "float": float,
 }
-_TYPES_OF_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
+# Name of the label type of each `dtype.kind`.
+_LABEL_TYPE_BY_KIND = {"U": TEXT, "b": "bool", "i": "int", "u": "int", "f": "float"}
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class NamedLabels:
     Attributes
     ----------
     names : text of each label
-    classes : class names, sorted by label
-    label_type : type of the labels: "str" or one of `LABEL_TYPES`
+    classes : class names in the sorted order of the labels
+    label_type : type of the labels: "str" or a key of `LABEL_TYPES`
     """
 
     names: list[str]
@@ -36,18 +37,18 @@ class NamedLabels:
 
     @classmethod
     def from_labels(cls, y: Any) -> NamedLabels:
-        """Convert an array of labels to text with `str`.
+        """Convert labels of one type to text with `str`.
 
         Raises
         ------
         ValueError
-            If labels are missing, of several types, or continuous.
+            If a label is empty, or if labels are of several types or continuous.
         """
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
 
         values = _to_common_type(column_or_1d(y))
-        label_type = _TYPES_OF_KIND.get(values.dtype.kind)
+        label_type = _LABEL_TYPE_BY_KIND.get(values.dtype.kind)
         if label_type is None:
             raise ValueError(f"y must be text, integers or booleans, not {values.dtype}")
         if len(values):
@@ -61,7 +62,7 @@ class NamedLabels:
 
 
 def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an object array to an array of the common type of its elements."""
+    """Convert an object array to the type of its elements; raise ValueError for several types."""
     if values.dtype.kind != "O":
         return values
     types = {type(value) for value in values.tolist()}
@@ -75,8 +76,8 @@ def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
     return np.array(values.tolist())
 
 
-def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
-    """Convert class names back to labels of the type of `y`.
+def labels_from_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
+    """Convert class names back to labels of the type of `y`; `label_type` as in `NamedLabels`.
 
     Raises
     ------
@@ -93,8 +94,8 @@ def labels_of_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
         ) from error
 
 
-def patient_names(groups: Iterable[Any]) -> list[str]:
-    """Convert the argument `groups` to patient names.
+def groups_to_patients(groups: Iterable[Any]) -> list[str]:
+    """Convert the argument `groups` of scikit-learn to patient names, one per image.
 
     Raises
     ------

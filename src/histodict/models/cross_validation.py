@@ -4,11 +4,11 @@ A completed run is stored under a hash of everything that determines its predict
 interrupted evaluation resumes and outdated results are never used. Unreadable runs are repeated.
 
 FOLDER/KEY.json     predictions
-FOLDER/KEY/N.npz    patch map of the N-th test image: of wrong predictions for classifiers, of all
-                    for region detectors, which are evaluated patch by patch
+FOLDER/KEY/N.npz    patch map of test image N: of wrongly predicted images for classifiers, of all
+                    images for region detectors, which are evaluated patch by patch
 
-Out-of-fold scores of training patients determine weights and calibration of an ensemble. They
-need at least two patients per class.
+Out-of-fold scores of training patients determine weights and calibration of an ensemble. At least
+two patients per class are needed.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from ..utils.text_io import read_checked_json, write_checked_json
 from .predictions import NO_TISSUE_LABEL, ImagePrediction, RegionPrediction
 from .recipe import Recipe
 
-# Packages whose versions determine a result, beside the settings; reports list them, too.
+# Packages whose versions are part of the hash of a run and are listed in reports.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
-_ALGORITHM_VERSION = 3  # increased if the same settings and images give another model than before
+_ALGORITHM_VERSION = 3  # increases when models from the same settings and images change
 
 
 class UnfittedModel(Protocol):
-    """An unfitted model."""
+    """Interface of unfitted models."""
 
     @property
     def recipe(self) -> Recipe:
@@ -67,38 +67,36 @@ class UnfittedModel(Protocol):
     def fit(
         self, X: Manifest, *, callback: Callback | None = None, executor: Executor | None = None
     ) -> Any:
-        """Return the fitted model."""
+        """Return the model fitted on the images `X`."""
 
 
 @dataclass(frozen=True)
 class TrainTestRun:
-    """Model that is fitted on training images and predicts test images.
+    """Specification of a run: a model, its training images and its test images.
 
     Attributes
     ----------
     model : unfitted model
     train, test : training and test images
-    adapts : whether the decision threshold is then adapted to the unlabelled test images
+    adapts_threshold : whether the decision threshold is adapted to the scores of the test images,
+        without their labels
     """
 
     model: UnfittedModel
     train: Manifest
     test: Manifest
-    adapts: bool = False
+    adapts_threshold: bool = False
 
     @cached_property
     def key(self) -> str:
-        """Hash of images, settings, encoder weights and package versions.
-
-        The hash is cached, as all images are read for it.
-        """
+        """Hash of images, settings, encoder weights and package versions; computed once."""
         train, test = (
             list(map(training_content, manifest.records)) for manifest in (self.train, self.test)
         )
         train.sort(key=json.dumps)  # the order does not matter, as `fit` sorts its images
         versions = [version(name) for name in PACKAGES]
         training = [self.model.fingerprint(), _ALGORITHM_VERSION, train, self.train.classes]
-        fingerprint = [*training, test, self.adapts, versions]
+        fingerprint = [*training, test, self.adapts_threshold, versions]
         text = json.dumps(fingerprint, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -110,15 +108,15 @@ class RunPredictions:
     Attributes
     ----------
     labels : predicted class of each image
-    scores : per image one number for two classes, positive for the second, else one per class; for
-        regions, the number of patches of the largest
-    probabilities : per image one per class; empty if the model is not calibrated
-    prediction_sets : per image the classes that cannot be excluded at an error rate of 0.1
-    seconds : duration of training and test
-    peak_mib : peak memory of the process, if known
+    scores : for each image, one score per class, or with two classes a single one, positive for the
+        second; for region detectors, the number of patches of the largest region
+    probabilities : for each image, one per class; empty lists if the model is not calibrated
+    prediction_sets : for each image, the classes that cannot be excluded at an error rate of 0.1
+    seconds : durations by stage, "train" and "test"
+    peak_mib : peak memory of the process in MiB, if known
     min_patches : minimum number of connected patches of a region; None for classifiers
-    map_digests : SHA-256 of each patch map file
-    maps : folder with patch maps of wrongly predicted images, or of all for regions
+    map_digests : SHA-256 of each patch map file, by file name
+    maps : folder of the patch map files; None if nothing is stored
     """
 
     labels: list[str]
@@ -131,8 +129,8 @@ class RunPredictions:
     map_digests: dict[str, str] = field(default_factory=dict)
     maps: Path | None = field(default=None, compare=False)
 
-    def map_of(self, index: int) -> PatchMap | None:
-        """Return the stored map of the image at this index; None if there is none."""
+    def load_map(self, index: int) -> PatchMap | None:
+        """Return the stored patch map of the test image at this index; None if there is none."""
         file = self.maps / f"{index}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
@@ -149,12 +147,13 @@ class RunCache:
     Attributes
     ----------
     folder : folder of the cache; None stores nothing
-    inner : whether runs are part of another run; no maps are stored, and no memory is measured
+    is_inner : whether the runs are part of another run, as in nested cross-validation; then no maps
+        are stored and no memory is measured
     """
 
-    def __init__(self, folder: Path | None, *, inner: bool = False) -> None:
+    def __init__(self, folder: Path | None, *, is_inner: bool = False) -> None:
         self.folder = folder
-        self.inner = inner
+        self.is_inner = is_inner
 
     def load_cached(self, train_test_run: TrainTestRun) -> RunPredictions | None:
         """Return the stored predictions of a run; None if they are missing or damaged."""
@@ -183,15 +182,15 @@ class RunCache:
         cached = self.load_cached(train_test_run)
         if cached is not None:
             return cached
-        if not self.inner:
+        if not self.is_inner:
             _reset_peak_memory()
-        predictions, patch_maps = _run(train_test_run, executor)
-        if not self.inner:
+        predictions, patch_maps = _fit_and_predict(train_test_run, executor)
+        if not self.is_inner:
             predictions = replace(predictions, peak_mib=_peak_memory())
         if self.folder is None:
             return predictions
         maps = self.folder / train_test_run.key
-        for index, patch_map in ({} if self.inner else patch_maps).items():
+        for index, patch_map in ({} if self.is_inner else patch_maps).items():
             patch_map.save(maps / f"{index}.npz")
             predictions.map_digests[f"{index}.npz"] = content_digest(maps / f"{index}.npz")
         content = {k: v for k, v in asdict(predictions).items() if k != "maps"}
@@ -199,10 +198,10 @@ class RunCache:
         return replace(predictions, maps=maps)
 
 
-def _run(
+def _fit_and_predict(
     train_test_run: TrainTestRun, executor: Executor | None
 ) -> tuple[RunPredictions, dict[int, PatchMap]]:
-    """Fit and predict; return the predictions, and the patch maps to store by image index."""
+    """Execute a run; return its predictions and, by image index, the patch maps to store."""
     started = time.perf_counter()
     # Methods of the whole image train in this process only.
     model = train_test_run.model.fit(
@@ -211,7 +210,7 @@ def _run(
     )
     trained = time.perf_counter()
     predictions = _predict_images(model, train_test_run.test)
-    if train_test_run.adapts:
+    if train_test_run.adapts_threshold:
         # No test for two groups is needed: the test images of a split have both classes.
         model = model.adapt_threshold([prediction.score for prediction in predictions], force=True)
         predictions = _predict_images(model, train_test_run.test)
@@ -234,6 +233,7 @@ def _run(
 
 
 def _classification_fields(predictions: list[ImagePrediction]) -> dict[str, Any]:
+    """Return the fields of `RunPredictions` that are specific to a classifier."""
     return {
         "scores": [list(prediction.scores) for prediction in predictions],
         "probabilities": [list(prediction.probabilities.values()) for prediction in predictions],
@@ -242,7 +242,7 @@ def _classification_fields(predictions: list[ImagePrediction]) -> dict[str, Any]
 
 
 def _region_fields(model: Any, predictions: list[RegionPrediction]) -> dict[str, Any]:
-    """Return the fields of `RunPredictions` for a region detector."""
+    """Return the fields of `RunPredictions` that are specific to a region detector."""
     empty: list[list[Any]] = [[] for _ in predictions]
     return {
         "scores": [[float(prediction.score)] for prediction in predictions],
@@ -268,6 +268,7 @@ def _reset_peak_memory() -> None:
 
 
 def _peak_memory() -> float | None:
+    """Return the peak memory in MiB since the last reset; None if unknown."""
     try:
         status = Path("/proc/self/status").read_text("utf-8")
     except OSError:
@@ -287,21 +288,21 @@ class MemberEvaluation:
     Attributes
     ----------
     recipe : settings of the models
-    scores : (n_images, n_scores), NaN for images without tissue
-    value : mean of balanced accuracy and `auc`; None if the recipe was not evaluated or failed
-    auc : area under the ROC curve; 0.5 if not evaluated
+    scores : (n_images, n_scores), NaN for images without tissue and before the evaluation
+    performance : mean of balanced accuracy and `auc`; None if not evaluated or failed
+    auc : area under the ROC curve; 0.5 if not evaluated or failed
     failure : error message of a failed recipe, which is excluded from the ensemble
     """
 
     recipe: Recipe
     scores: NDArray[np.float64]
-    value: float | None = None
+    performance: float | None = None
     auc: float = 0.5
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the evaluation as an entry of the training record."""
-        values = {"recipe": self.recipe.to_dict(), "unseen": self.value}
+        """Return the entry of the training record: "recipe", "unseen" (performance), "failure"."""
+        values = {"recipe": self.recipe.to_dict(), "unseen": self.performance}
         return values | ({"failure": self.failure} if self.failure else {})
 
 
@@ -309,10 +310,10 @@ class MemberEvaluation:
 def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
-    """Yield a cache folder for several trainings: `folder`, or a temporary folder.
+    """Yield a cache folder for several trainings: `folder`, or a temporary one if it is None.
 
-    Yields None for large image sets and with an executor, whose workers cannot remove it. Decoded
-    images are cached in memory during training.
+    Yields None instead of a temporary folder for large image sets, and with an executor, whose
+    workers cannot remove the folder. In the context, decoded images are cached in memory.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
@@ -328,8 +329,8 @@ def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[
 
     Returns
     -------
-    folds : list of Split, empty if there are fewer than two folds
-    reason : why there are no folds; empty if there are any
+    folds : list of Split; empty if two folds are impossible
+    reason : why there are no folds; else empty
     """
     reason = ""
     for n in range(n_folds, 1, -1):
@@ -355,7 +356,10 @@ def cross_validate_recipes(
     callback: Callback,
     executor: Executor | None,
 ) -> list[MemberEvaluation]:
-    """Return out-of-fold scores of every recipe; raise the error of the first recipe if it fails.
+    """Return out-of-fold scores of every recipe.
+
+    A recipe that fails with ImageError is recorded with the message; for the first recipe, the
+    error is raised.
 
     Parameters
     ----------
@@ -365,7 +369,7 @@ def cross_validate_recipes(
     splits : folds over the patients
     cache : cache of the runs
     callback : receives the progress
-    executor : runs the training of methods on patches
+    executor : runs the training of methods that classify patches; None uses threads
     """
     n_runs, n_done = len(recipes) * len(splits), 0
     evaluations: list[MemberEvaluation] = []
@@ -389,16 +393,14 @@ def cross_validate_recipes(
         if failure:
             evaluations.append(MemberEvaluation(recipe, scores, failure=failure))
         else:
-            evaluations.append(
-                MemberEvaluation(recipe, scores, *score_predictions(scores, manifest))
-            )
+            evaluations.append(MemberEvaluation(recipe, scores, *evaluate_scores(scores, manifest)))
     return evaluations
 
 
 def fit_combination(
     evaluations: Sequence[MemberEvaluation], manifest: Manifest
 ) -> tuple[ScoreCombination, Calibration]:
-    """Fit weights and calibration of an ensemble to out-of-fold scores."""
+    """Fit scales, weights and calibration of an ensemble to out-of-fold scores."""
     scores = np.stack([evaluation.scores for evaluation in evaluations], axis=1)
     is_scored = ~np.isnan(scores[:, 0]).any(axis=1)
     aucs = np.array([evaluation.auc for evaluation in evaluations])
@@ -413,10 +415,11 @@ def unevaluated_members(recipes: Sequence[Recipe], manifest: Manifest) -> list[M
     return [MemberEvaluation(recipe, _missing_scores(manifest)) for recipe in recipes]
 
 
-def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
+def evaluate_scores(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
     """Return the mean of balanced accuracy and AUC, and the AUC.
 
-    With few images, the mean has more distinct values than either measure.
+    With few images, the mean has more distinct values than either measure. Images whose row in
+    `scores` (n_images, n_scores) is NaN count as wrong.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
     predicted = ["" if np.isnan(row).any() else classes[predicted_class(row)] for row in scores]
@@ -427,17 +430,22 @@ def score_predictions(scores: NDArray[np.float64], manifest: Manifest) -> tuple[
 
 
 def _reduced_recipe(recipe: Recipe) -> Recipe:
+    """Return a copy with fewer training patches."""
     return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_REDUCTION))
 
 
 def _missing_scores(manifest: Manifest) -> NDArray[np.float64]:
+    """Return an array of NaN in the shape of the scores (n_images, n_scores)."""
     return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
 
 
-def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombination:
-    """Return equal weights, with scales from the scores of the training images."""
+def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombination:
+    """Return a combination of fitted models with equal weights.
+
+    The scale of each model is fitted to its scores of the training images in `manifest`.
+    """
     rows = [
-        [scores_or_none(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
+        [try_score_image(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
         for r in manifest.records
     ]
     missing = np.full(n_scores(len(members[0].class_names_)), np.nan)
@@ -445,8 +453,11 @@ def equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombinatio
     return ScoreCombination.equal(scores)
 
 
-def scores_or_none(member: Any, *image: Any) -> NDArray[np.float64] | None:
-    """Return an estimator's scores for an image; None if it cannot read the image."""
+def try_score_image(member: Any, *image: Any) -> NDArray[np.float64] | None:
+    """Return an estimator's scores for an image; None without tissue or after an ImageError.
+
+    `image` are the arguments of `_score_image`: path, pixel size, callback and outlines.
+    """
     try:
         return member._score_image(*image).scores
     except ImageError:

@@ -29,11 +29,11 @@ from .cross_validation import (
     MemberEvaluation,
     RunCache,
     cross_validate_recipes,
-    equal_weights,
     fit_combination,
+    fit_equal_weights,
     patient_folds,
-    scores_or_none,
     temporary_cache,
+    try_score_image,
     unevaluated_members,
 )
 from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
@@ -42,20 +42,20 @@ from .image_classifier import ImageClassifier
 from .image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from .inputs import AnnotationInput, LabelledImages, TrainingImages
 from .model_file import ModelData, array_specs
-from .predictions import probabilities
+from .predictions import probability_array
 from .recipe import Recipe
 from .tissue_classifier import TissueClassifier
 from .training_set import resolve_training_set
 
 
 def _no_probabilities_reason(model: EnsembleClassifier) -> str:
-    """Return why a model has no probabilities; empty if it has, or is not fitted."""
+    """Return why a model has no probabilities; empty if it has them or is not fitted."""
     reason = model.__dict__.get("training_info_", {}).get("uncalibrated_reason", "")
     return f"this model is not calibrated: {reason}" if reason else ""
 
 
 def _missing_groups_warning(n_images: int) -> str:
-    """Return the warning that the patients of a list of images are unknown."""
+    """Return the text of the warning that the patients of `n_images` images are unknown."""
     return (
         f"{pluralize(n_images, 'image')} without groups: each image counts as its own patient. "
         "If several images are of one patient, the probabilities and prediction sets of this "
@@ -72,7 +72,13 @@ def _fit_members(
     executor: Executor | None,
     start_from: TissueClassifier | None,
 ) -> tuple[list[TissueClassifier], list[MemberEvaluation]]:
-    """Fit the estimators whose cross-validation did not fail.
+    """Fit an estimator for each recipe whose cross-validation did not fail.
+
+    Parameters
+    ----------
+    build_member : returns the unfitted estimator of a recipe
+    evaluations : out-of-fold evaluation of each recipe
+    manifest, progress, executor, start_from : as in `TissueClassifier.fit`
 
     Returns
     -------
@@ -188,7 +194,7 @@ class EnsembleClassifier(ImageClassifier):
         verbose: bool | int = False,
         **settings: Any,
     ) -> None:
-        self.recipes = self._members_of(recipes, method, settings)
+        self.recipes = self._resolve_recipes(recipes, method, settings)
         self._store_params(
             settings,
             recipes=recipes,
@@ -208,13 +214,13 @@ class EnsembleClassifier(ImageClassifier):
         """Pipeline of the first estimator."""
         return self.estimators_[0].model_
 
-    def _members_of(
+    def _resolve_recipes(
         self,
         recipes: Sequence[Recipe | str] | Recipe | str,
         method: str | None,
         settings: dict[str, Any],
     ) -> list[Recipe]:
-        """Return the recipes of the estimators."""
+        """Return the recipes of all estimators; arguments as in the constructor."""
         if isinstance(recipes, Recipe | str):
             return ensemble_recipes(
                 self._with_settings(resolve_ensemble_recipe(recipes, method, settings), settings)
@@ -240,7 +246,7 @@ class EnsembleClassifier(ImageClassifier):
     ) -> Self:
         """Evaluate all recipes by cross-validation, then train those without errors on all images.
 
-        Intermediate results are shared by all trainings if there is a cache or if images are small.
+        With a cache or few images, intermediate results are computed once for all trainings.
 
         Parameters
         ----------
@@ -261,7 +267,7 @@ class EnsembleClassifier(ImageClassifier):
                 "start_from: training can only be resumed from a single model, not from an "
                 "ensemble of several. Leave out start_from, or use one recipe"
             )
-        with training.files() as manifest, self._progress_callback(callback) as progress:
+        with training.write_files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
         fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)
@@ -288,7 +294,7 @@ class EnsembleClassifier(ImageClassifier):
             member = partial(self._build_member, cache=cache)
             evaluations = unevaluated_members(self.recipes, manifest)
             if splits:
-                runs = RunCache(folder / "runs" if folder else None, inner=True)
+                runs = RunCache(folder / "runs" if folder else None, is_inner=True)
                 evaluations = cross_validate_recipes(
                     self.recipes, member, manifest, splits, runs, progress, executor
                 )
@@ -308,13 +314,17 @@ class EnsembleClassifier(ImageClassifier):
     def _fit_combination(
         self, evaluations: list[MemberEvaluation], manifest: Manifest, *, is_evaluated: bool
     ) -> None:
-        """Fit weights and calibration to out-of-fold scores; without these, use equal weights."""
+        """Fit weights and calibration to out-of-fold scores; use equal weights if not evaluated."""
         if is_evaluated:
             self.combination_, self.calibration_ = fit_combination(evaluations, manifest)
         else:
-            self.combination_, self.calibration_ = equal_weights(self.estimators_, manifest), None
+            self.combination_, self.calibration_ = (
+                fit_equal_weights(self.estimators_, manifest),
+                None,
+            )
 
     def _build_member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
+        """Return an unfitted estimator."""
         return TissueClassifier(
             recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
         )
@@ -343,7 +353,7 @@ class EnsembleClassifier(ImageClassifier):
         AttributeError
             If the ensemble is not calibrated; ``hasattr(model, "predict_proba")`` is then false.
         """
-        return probabilities(as_predictions(self._predict(X, mpp, within)), self.class_names_)
+        return probability_array(as_predictions(self._predict(X, mpp, within)), self.class_names_)
 
     def _score_image(
         self,
@@ -359,7 +369,7 @@ class EnsembleClassifier(ImageClassifier):
         scores = np.full((self.n_estimators_, len(first.scores)), np.nan)
         scores[0] = first.scores
         for row, member in zip(scores[1:], self.estimators_[1:], strict=True):
-            member_scores = scores_or_none(member, path, mpp, callback, within)
+            member_scores = try_score_image(member, path, mpp, callback, within)
             row[:] = np.nan if member_scores is None else member_scores
         if n_abstaining is not None:
             n_abstaining = int(np.isnan(scores[:, 0]).sum())
@@ -404,7 +414,7 @@ class EnsembleClassifier(ImageClassifier):
         return f"from an ensemble of {self.n_estimators_} models; positions from the first model"
 
     def _with_score_shift(self, shift: float) -> Self:
-        """Return a copy whose scores are reduced by `shift`, before calibration."""
+        """Return a copy whose scores are lower by `shift`, which also changes probabilities."""
         shifted, offset = copy(self), self.combination_.offset - shift
         shifted.combination_ = replace(self.combination_, offset=offset)
         return shifted
@@ -426,7 +436,7 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy whose i-th estimator passes the codes of patches to the i-th recorder."""
+        """Return a copy in which estimator i passes the codes of patches to `recorders[i]`."""
         changed = copy(self)
         changed.estimators_ = list(self.estimators_)
         for index, recorder in enumerate(recorders):
@@ -450,11 +460,11 @@ class EnsembleClassifier(ImageClassifier):
     def refit_decision_rule(
         self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
     ) -> Self:
-        """Return a copy with a newly fitted aggregator of the estimator at index `member`.
+        """Return a copy in which the aggregator of the estimator at index `member` is fitted again.
 
         Parameters
         ----------
-        images : training images, or similar images
+        images : labelled images, such as the training images
         member : index of the estimator
         callback : receives the progress
 
@@ -467,6 +477,7 @@ class EnsembleClassifier(ImageClassifier):
         )
 
     def _replace_member(self, index: int, member: TissueClassifier) -> Self:
+        """Return a copy with another estimator, and its changes in the training record."""
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
         records = self.estimators_[index].training_info_, member.training_info_
@@ -486,7 +497,7 @@ class EnsembleClassifier(ImageClassifier):
         return f"combined from {n} models; maps and the page of atoms show the first one"
 
     def fingerprint(self) -> list[Any]:
-        """Return all settings that determine the model fitted on given images."""
+        """Return all settings that determine the fitted model for the same training images."""
         members = [self._build_member(recipe).fingerprint() for recipe in self.recipes]
         return [self.kind, members, self.folds, self.random_state]
 
@@ -527,8 +538,8 @@ class EnsembleClassifier(ImageClassifier):
         ensemble.threshold_shift_ = float(content.decision_parameters["shift"])
         ensemble.estimators_, ensemble.training_info_ = members, content.training_info
         arrays, is_calibrated = content.arrays, "uncalibrated_reason" not in content.training_info
-        parts = ("combination", "calibration") if is_calibrated else ("combination",)
-        content.check_arrays(array_specs(*parts), {})
+        prefixes = ("combination", "calibration") if is_calibrated else ("combination",)
+        content.check_arrays(array_specs(*prefixes), {})
         combination = [arrays[f"combination.{name}"] for name in ("scales", "weights")]
         numbers = [float(content.decision_parameters[name]) for name in ("offset", "tanh_scale")]
         ensemble.combination_ = ScoreCombination(combination[0], combination[1], *numbers)

@@ -1,7 +1,7 @@
 """Recipes of the estimators of an ensemble: variations of one recipe.
 
 The estimators of an ensemble differ in features, scale and stain normalisation, so that their
-errors differ. To a given recipe, `ensemble_recipes` adds
+errors differ. `ensemble_recipes` adds to a recipe
 
 - for an encoder: the same encoder with the opposite stain setting, a dictionary of pixels, and
   texture and colour features of the whole image (`lbp-colour`) at half the scale;
@@ -9,7 +9,7 @@ errors differ. To a given recipe, `ensemble_recipes` adds
   normalisation;
 - for precomputed features: nothing, as feature files have no pixels.
 
-Settings that were changed in the recipe are changed in the others if they have them.
+Settings that differ from the preset are also changed in the variations that have them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXTURE_METHOD = "lbp-colour"
 _STAIN_NORMALIZATION = "reinhard"
 # Downsample factors of texture recipes.
 _TEXTURE_DOWNSAMPLE, _COARSE_TEXTURE_DOWNSAMPLE = 2.0, 4.0
-# Settings that are specific to encoder features or to pixels.
+# Settings that are not copied from a recipe with encoder features to one with pixels.
 _NOT_TRANSFERRED = (
     "features",
     "patch_px",
@@ -53,7 +53,8 @@ def resolve_ensemble_recipe(
 ) -> Recipe:
     """Return the first recipe of an ensemble from a recipe, or from the name of a preset.
 
-    `settings` are changes of the recipe; some of them exclude encoder features.
+    The caller applies `settings` later; if they require pixels, "default" does not use an encoder.
+    `method` replaces the method of the recipe.
     """
     if recipe == "features":
         return resolve_recipe("precomputed", method)
@@ -96,13 +97,15 @@ def _normalized_stain(recipe: Recipe) -> str:
     return _STAIN_NORMALIZATION if recipe.stain == "none" else recipe.stain
 
 
-def _texture_recipe(pixels: Recipe, downsample: float) -> Recipe:
-    """Return a recipe with texture features, at this downsample or that of `pixels` if larger."""
-    return _rescaled(with_method(pixels, _TEXTURE_METHOD), max(1.0, downsample / pixels.downsample))
+def _texture_recipe(pixel_recipe: Recipe, downsample: float) -> Recipe:
+    """Return a recipe with texture features of images reduced by `downsample` or more."""
+    return _rescale(
+        with_method(pixel_recipe, _TEXTURE_METHOD), max(1.0, downsample / pixel_recipe.downsample)
+    )
 
 
 def _pixel_variation(base: Recipe) -> Recipe:
-    """Return the pixel recipe with the settings in which `base` differs from its preset."""
+    """Return the pixel recipe with all settings in which `base` differs from the encoder preset."""
     default, encoder = (
         with_method(recipe, base.method) for recipe in (PIXEL_RECIPE, ENCODER_RECIPE)
     )
@@ -129,11 +132,11 @@ def _pixel_variation(base: Recipe) -> Recipe:
 
 def _whole_image_variations(base: Recipe) -> Iterator[Recipe]:
     for factor, stain in product((1, 2), (_normalized_stain(base), "none")):
-        yield replace(_rescaled(base, factor), stain=stain)
+        yield replace(_rescale(base, factor), stain=stain)
 
 
-def _rescaled(recipe: Recipe, factor: float) -> Recipe:
-    """Return a copy for images that are reduced by a further factor."""
+def _rescale(recipe: Recipe, factor: float) -> Recipe:
+    """Return a copy that reduces images by a further `factor`."""
     if recipe.mpp is not None:
         return replace(recipe, mpp=recipe.mpp * factor)
     return replace(recipe, downsample=recipe.downsample * factor)

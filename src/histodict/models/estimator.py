@@ -37,7 +37,7 @@ from ..metrics.scores import balanced_accuracy
 from ..patches.rendering import atom_mosaic
 from ..utils.progress import Callback, Progress, no_callback, progress_bar
 from ..utils.validation import check_kind, check_names, check_whole_number
-from .class_labels import TEXT, NamedLabels, labels_of_names
+from .class_labels import TEXT, NamedLabels, labels_from_names
 from .image_pipeline import ImagePipeline, PatchRecorder
 from .inputs import (
     AnnotationInput,
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
 else:
     from sklearn.base import BaseEstimator
 
-# Parameters that are stored as attributes of the same name.
 _NO_DEFAULT = object()
+# Parameters that are stored as attributes of the same name.
 _ATTRIBUTE_PARAMETERS = ("region", "folds", "random_state", "n_jobs", "verbose")
 
 
 class ImageEstimator(BaseEstimator):
     """Base class of all models: parameters, files, predictions, and plots of the atoms.
 
-    Constructors take settings of the recipe as `**settings`, and resolve presets, so that
-    `get_params` returns the stored arguments rather than attributes of the same names. The first
-    argument is the preset.
+    The first argument of a constructor is a recipe or the name of a preset, and `**settings` are
+    changes of the recipe. As the constructor resolves them, `get_params` returns the stored
+    arguments rather than attributes of the same names.
     """
 
     kind: ClassVar[str]
@@ -131,17 +131,17 @@ class ImageEstimator(BaseEstimator):
         return self
 
     def _settings(self) -> dict[str, Any]:
-        """Return all settings by name; empty if there are several recipes."""
+        """Return all settings of the recipe by name; empty if there are several recipes."""
         return {}
 
-    def _store_params(self, settings: dict[str, Any], **own: Any) -> None:
+    def _store_params(self, settings: dict[str, Any], **arguments: Any) -> None:
         """Store the arguments of the constructor unchanged."""
-        check_kind("verbose", own["verbose"], "bool | int")
-        self._init_params = own | settings
-        self.verbose = own["verbose"]
+        check_kind("verbose", arguments["verbose"], "bool | int")
+        self._init_params = arguments | settings
+        self.verbose = arguments["verbose"]
 
     def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
-        """Return the recipe with changed settings; errors suggest constructor parameters, too."""
+        """Return the recipe with changed settings; raise an error for unknown names."""
         if not settings:
             return recipe
         init_names = [name for name in signature(type(self)).parameters if name != "settings"]
@@ -151,11 +151,12 @@ class ImageEstimator(BaseEstimator):
     def _resolve_recipe(
         self, recipe: Recipe | str, method: str | None, settings: dict[str, Any]
     ) -> Recipe:
+        """Return the recipe for the arguments of the constructor."""
         resolved = resolve_recipe(recipe, method, regions=self.finds_regions)
         return self._with_settings(resolved, settings)
 
     def _html_repr(self) -> str:
-        """Return HTML for notebooks, instead of scikit-learn's diagram."""
+        """Return the HTML that notebooks show instead of scikit-learn's diagram."""
         parts = [type(self).__name__, "not fitted"]
         if self.__sklearn_is_fitted__():
             info = self.training_info_
@@ -168,7 +169,7 @@ class ImageEstimator(BaseEstimator):
         return f"<div><b>{head}</b>: {text}<br><code>{code}</code></div>"
 
     def __repr__(self) -> str:
-        """Return the constructor call of the unfitted model, with the preset."""
+        """Return the constructor call of the model, without arguments equal to the defaults."""
         defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
         (_, preset), *others = self.get_params(deep=False).items()
         in_preset = self._settings_of_preset()
@@ -181,7 +182,7 @@ class ImageEstimator(BaseEstimator):
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _settings_of_preset(self) -> dict[str, Any]:
-        """Return all settings of a single recipe without changes."""
+        """Return all settings of the recipe before `**settings` are applied, by name."""
         return {}
 
     def __sklearn_tags__(self) -> Any:
@@ -201,7 +202,7 @@ class ImageEstimator(BaseEstimator):
             names = self.class_names_
         except AttributeError:
             raise AttributeError("classes_ is available after fit") from None
-        return labels_of_names(names, self._label_type)
+        return labels_from_names(names, self._label_type)
 
     @property
     def _label_type(self) -> str:
@@ -214,7 +215,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
-        """Return a copy whose i-th estimator passes the codes of patches to the i-th recorder."""
+        """Return a copy in which estimator i passes the codes of patches to `recorders[i]`."""
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
@@ -235,23 +236,22 @@ class ImageEstimator(BaseEstimator):
     ) -> Self:
         """Return a copy with aggregator and decision threshold fitted again on labelled images.
 
-        Disabling atoms can favour one class, so that the previous decision threshold is no longer
-        suitable. Dictionaries do not change; neither do weights and calibration of an ensemble.
+        This is useful after atoms were disabled, which can favour one class. Dictionaries do not
+        change; neither do the weights and the calibration of an ensemble.
 
         Parameters
         ----------
-        images : training images, or similar images
+        images : labelled images, such as the training images
         member : index of the estimator in an ensemble
         callback : receives the progress
         """
         raise ValueError("a region detector has no decision rule for image classes to fit again")
 
     def tuned_on(self, images: Iterable[Path]) -> Self:
-        """Return a copy that records images used to choose its threshold or atom annotations.
+        """Return a copy that lists these images as used for tuning, in its training record.
 
-        Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`,
-        with the images that were used for the change, so that scores on these images are marked as
-        tuned.
+        Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`, so
+        that scores on the images with which the change was chosen are marked as tuned.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def true_label(self, record: ImageRecord) -> str:
-        """Return the true label of a record."""
+        """Return the true label of an image from its record."""
         raise NotImplementedError
 
     def predict_one(
@@ -316,7 +316,7 @@ class ImageEstimator(BaseEstimator):
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> Self:
-        """Create a fitted model from the content of a model file."""
+        """Create a fitted model from the content of a model file; `n_jobs` None uses all cores."""
         raise NotImplementedError
 
     # --- prediction -----------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class ImageEstimator(BaseEstimator):
     def _predict(
         self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **options: Any
     ) -> Any:
-        """Return one prediction for a single image, `Predictions` for several."""
+        """Return one prediction or `Predictions`; `options` are passed to `predict_one`."""
         self._check_fitted()
         inputs = resolve_inputs(images, within)
         for message in inputs.skipped:
@@ -425,7 +425,7 @@ class ImageEstimator(BaseEstimator):
     def load(
         cls, path: Path | str, *, n_jobs: int | None = None, trust_weights: bool = False
     ) -> Self:
-        """Read a model of this class; `histodict.load` reads any model.
+        """Read a model of this class from a file; `histodict.load` reads models of any class.
 
         Parameters
         ----------
@@ -476,15 +476,16 @@ def available_if(
 ) -> Callable[
     [Callable[Concatenate[_Model, _Arguments], _Result]], _AvailableIf[_Model, _Arguments, _Result]
 ]:
-    """Return a decorator of methods that raise AttributeError unless `reason` is empty.
+    """Return a decorator for a method that is available only if `reason(model)` is empty.
 
-    Unlike `sklearn.utils.metaestimators.available_if`, the error gives the reason.
+    Otherwise the attribute raises AttributeError with the reason, unlike
+    `sklearn.utils.metaestimators.available_if`.
     """
     return lambda method: _AvailableIf(reason, method)
 
 
 class _AvailableIf(Generic[_Model, _Arguments, _Result]):
-    """Descriptor of a method that is available unless `reason` returns an error message."""
+    """Descriptor of a method that is available only if `reason(model)` is empty."""
 
     def __init__(
         self,
@@ -511,12 +512,12 @@ class _AvailableIf(Generic[_Model, _Arguments, _Result]):
 
 
 def as_predictions(result: Any) -> Predictions[Any]:
-    """Return the result of `predict` as `Predictions`, also for a single image."""
+    """Return the result of `predict` as `Predictions`, even if it is for a single image."""
     return result if isinstance(result, Predictions) else Predictions([result])
 
 
 def raise_no_predict_proba(model: ImageEstimator) -> NoReturn:
-    """Raise an AttributeError that names the alternative to `predict_proba`."""
+    """Raise AttributeError: `predict_proba` exists in `EnsembleClassifier` only."""
     raise AttributeError(
         f"{type(model).__name__} has scores, but no probabilities. For probabilities, fit an "
         "EnsembleClassifier, for example EnsembleClassifier(['fast']), which calibrates them on "
@@ -528,7 +529,7 @@ _ATOMS_PER_ROW = 10
 
 
 def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequence[Axes]:
-    """Plot the first `n_atoms` atoms of each class; `axes` None makes a figure."""
+    """Plot atoms of a fitted model; see `ImageEstimator.plot_atoms`."""
     check_whole_number("n_atoms", n_atoms, 1)
     pipeline: ImagePipeline = model.model_
     classes, atoms = model.class_names_, pipeline.atoms()
@@ -544,7 +545,7 @@ def plot_atoms(model: Any, n_atoms: int, axes: Sequence[Axes] | None) -> Sequenc
 
         axes = list(pyplot.subplots(len(classes), 1, squeeze=False)[1][:, 0])
     for index, (name, ax) in enumerate(zip(classes, axes, strict=True)):
-        class_atoms = atoms.with_usage_sign[atoms.classes == index]
+        class_atoms = atoms.signed_atoms[atoms.classes == index]
         ax.imshow(atom_mosaic(class_atoms, atoms.patch_px, n_atoms, min(n_atoms, _ATOMS_PER_ROW)))
         ax.set_title(
             f"{name}: {min(n_atoms, len(class_atoms))} of {len(class_atoms)} atoms",

@@ -53,7 +53,7 @@ class ExtractionResult:
     ----------
     files : feature files, in the order of the images, without images that failed
     failures : (image, reason) for each image that failed
-    n_skipped : number of images whose feature file already existed
+    n_skipped : number of images whose feature file was up to date
     """
 
     files: list[Path]
@@ -61,44 +61,36 @@ class ExtractionResult:
     n_skipped: int
 
 
-def extraction_recipe(vectors: str, settings: dict[str, str]) -> Recipe:
-    """Return the recipe for extracting feature vectors, based on a preset.
+def extraction_recipe(features: str, settings: dict[str, str]) -> Recipe:
+    """Return the recipe for extracting feature vectors: a preset with changed settings.
 
     Parameters
     ----------
-    vectors : name of pixel features or of an encoder
-    settings : changed settings as text; ValueError for settings without effect on vectors
+    features : name of pixel features or of an encoder
+    settings : changed settings, as text by name; ValueError if one has no effect on vectors
     """
-    kind = get_patch_features(vectors)
+    kind = get_patch_features(features)
     if kind.is_precomputed:
         raise ValueError(
-            f"features {vectors!r} come from feature files and cannot be computed. Name another "
+            f"features {features!r} come from feature files and cannot be computed. Name another "
             "encoder"
         )
     base = PRESETS["fast" if kind.uses_context else "embeddings"]
-    changes = {} if kind.uses_context else {"patch_px": load_encoder(vectors).stride_px}
-    unknown = sorted(set(settings) - _SETTINGS)
+    changes = {} if kind.uses_context else {"patch_px": load_encoder(features).stride_px}
+    unknown = sorted(set(settings) - _FEATURE_SETTINGS)
     if unknown:
         raise ValueError(
             f"--set {unknown[0]} has no effect on features. Settings with an effect: "
-            f"{', '.join(sorted(_SETTINGS))}"
+            f"{', '.join(sorted(_FEATURE_SETTINGS))}"
         )
-    recipe = base.with_changes(features=vectors, **changes).parse_settings(settings)
+    recipe = base.with_changes(features=features, **changes).parse_settings(settings)
     kind.check(recipe.patch_px, recipe.grid_stride_px)
     return recipe
 
 
-_SETTINGS = {
-    *(
-        "patch_px",
-        "stride_px",
-        "downsample",
-        "mpp",
-        "stain",
-        "min_tissue_fraction",
-        "context_scale",
-    ),
-    *("augment_patches", "border_mode"),
+_FEATURE_SETTINGS = {
+    *("patch_px", "stride_px", "downsample", "mpp", "stain", "min_tissue_fraction"),
+    *("context_scale", "augment_patches", "border_mode"),
 }
 
 
@@ -112,30 +104,33 @@ def extract_features(
     callback: Callback = no_callback,
     executor: Executor | None = None,
 ) -> ExtractionResult:
-    """Write a feature file for every image that has none.
+    """Write a feature file for every image that has no up-to-date one.
 
     Parameters
     ----------
-    recipe : settings
+    recipe : settings, from `extraction_recipe`
     images : records of the images
     folder : output folder
-    mpp : pixel size in µm, or `PixelSizeOption`, see `batch.predict_images`
+    mpp : pixel size (µm) of images for which neither file nor record gives one, or
+        `PixelSizeOption`
     n_jobs : number of threads; None uses all cores
     callback : receives the progress
     executor : runs the images in parallel
     """
     default_size = PixelSizeOption.from_mpp(mpp)
     files = _output_files(images, folder)
-    keys = [_extraction_fingerprint(recipe, record, default_size) for record in images]
-    finished = [_is_done(file, key) for file, key in zip(files, keys, strict=True)]
+    fingerprints = [_extraction_fingerprint(recipe, record, default_size) for record in images]
+    finished = [_is_up_to_date(*pair) for pair in zip(files, fingerprints, strict=True)]
     todo = [
-        (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), key)
-        for record, file, key, is_done in zip(images, files, keys, finished, strict=True)
+        (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), fingerprint)
+        for record, file, fingerprint, is_done in zip(
+            images, files, fingerprints, finished, strict=True
+        )
         if not is_done
     ]
     image_progress = no_callback if executor else callback
-    work = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
-    reasons = (executor or Threads(1)).map(work, todo, lost=str)
+    extract = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
+    reasons = (executor or Threads(1)).map(extract, todo, lost=str)
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
@@ -152,7 +147,10 @@ def extract_features(
 
 
 def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
-    """Return the output file of each image; raise ValueError if two are equal, ignoring case."""
+    """Return the output file of each image; raise ValueError if two images have the same file.
+
+    Upper and lower case are not distinguished.
+    """
     files = [folder / f"{record.path.stem}.h5" for record in images]
     first: dict[str, Path] = {}
     for record, file in zip(images, files, strict=True):
@@ -168,7 +166,7 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
 def _extraction_fingerprint(
     recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption
 ) -> dict[str, Any]:
-    """Return everything that determines the content of a file."""
+    """Return what determines the content of a feature file: "recipe", "image" and "size"."""
     settings = extraction_settings(recipe) | {
         "format_version": _FORMAT_VERSION,
         "version": version("histodict"),
@@ -181,8 +179,11 @@ def _extraction_fingerprint(
     }
 
 
-def _is_done(file: Path, key: dict[str, Any]) -> bool:
-    """Return whether the file is up to date; raise an error if its settings differ."""
+def _is_up_to_date(file: Path, fingerprint: dict[str, Any]) -> bool:
+    """Return whether the feature file exists and matches the image and its pixel size.
+
+    Raises ValueError if the file is damaged or was made with other settings.
+    """
     if not file.exists():
         return False
     try:
@@ -190,11 +191,11 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
             stored = features.settings
     except ImageError as error:
         raise ValueError(f"{error}. Remove it, or choose another folder (--output)") from error
-    if stored.get("recipe") != key["recipe"]:
+    if stored.get("recipe") != fingerprint["recipe"]:
         old = stored.get("recipe", {})
         differences = [
             f"{k} was {shorten(old[k])}, is {v}"
-            for k, v in key["recipe"].items()
+            for k, v in fingerprint["recipe"].items()
             if old.get(k, v) != v
         ]
         reason = "; ".join(differences) or "the file is not from `histodict features`"
@@ -202,7 +203,7 @@ def _is_done(file: Path, key: dict[str, Any]) -> bool:
             f"{file}: features were computed with other settings ({reason}). Choose another "
             "folder (--output), or remove the file"
         )
-    return stored.get("image") == key["image"] and stored.get("size") == key["size"]
+    return all(stored.get(name) == fingerprint[name] for name in ("image", "size"))
 
 
 def _extract_image(
@@ -211,12 +212,15 @@ def _extract_image(
     callback: Callback,
     task: tuple[Path, PixelSizeOption, Path, dict[str, Any]],
 ) -> str:
-    """Write the file of an image; return the reason for a failure, or an empty string."""
-    image, default_size, file, key = task
+    """Write the feature file of an image; return the error message, or an empty string.
+
+    `task` has the image, its pixel size option, its feature file and its fingerprint.
+    """
+    image, default_size, file, fingerprint = task
     try:
         size = default_size.at(image)
         with open_prepared_image(image, size.user_mpp, recipe) as prepared:
-            _write_feature_file(file, prepared, recipe, key, n_jobs, callback)
+            _write_feature_file(file, prepared, recipe, fingerprint, n_jobs, callback)
     except Exception as error:
         return failure_reason(error)
     return ""
@@ -226,12 +230,12 @@ def _write_feature_file(
     file: Path,
     prepared: PreparedImage,
     recipe: Recipe,
-    key: dict[str, Any],
+    fingerprint: dict[str, Any],
     n_jobs: int | None,
     callback: Callback,
 ) -> None:
     grid, kind = prepared.grid(), get_patch_features(recipe.features)
-    metadata = key | {"grid": asdict(grid), "offset": list(prepared.offset)}
+    metadata = fingerprint | {"grid": asdict(grid), "offset": list(prepared.offset)}
     attributes = {
         "": {HISTODICT_ATTRIBUTE: json.dumps(metadata)},
         FEATURES: {
@@ -243,13 +247,13 @@ def _write_feature_file(
         | {"name": printable(file.stem), "savetodir": printable(str(file.parent))},
     }
     with atomic_write(file) as partial_file:
-        chunks = _chunks(prepared, grid, n_jobs, callback)
+        chunks = _compute_chunks(prepared, grid, n_jobs, callback)
         if not write_hdf5(partial_file, chunks, kind.precision, attributes):
             raise ImageError(f"{prepared.path}: no tissue found, hence no feature vectors")
 
 
 def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
-    """Return the known attributes of `coords` under TRIDENT's names."""
+    """Return the attributes of the dataset `coords` that TRIDENT writes, as far as known."""
     side = round(grid.patch_side)
     attributes: dict[str, Any] = {
         "patch_size": grid.patch_px,
@@ -267,17 +271,17 @@ def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, A
     return attributes
 
 
-def _chunks(
+def _compute_chunks(
     prepared: PreparedImage, grid: PatchGrid, n_jobs: int | None, callback: Callback
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Yield vectors and patch corners of each chunk in grid order."""
+    """Yield feature vectors and patch corners (x, y) in level-0 pixels, chunk by chunk."""
 
-    def work(chunk: tuple[slice, slice]) -> Any:
+    def compute_chunk(chunk: tuple[slice, slice]) -> Any:
         return chunk, *prepared.chunk_features(grid, *chunk)
 
     chunks = list(prepared.chunks(grid))
     report = window_progress(chunks, prepared.size, callback)
-    results = map_blocks(work, chunks, n_jobs)
+    results = map_blocks(compute_chunk, chunks, n_jobs)
     for n_done, ((rows, columns), tissue, vectors) in enumerate(results, 1):
         if len(vectors):
             positions = np.add(np.argwhere(tissue), (rows.start, columns.start)).tolist()

@@ -28,23 +28,21 @@ from .inputs import (
     ManyImages,
     RegionOfInterest,
     SingleImage,
-    checked_training_images,
-    data_notes,
+    check_and_sort_images,
     too_few_classes_message,
+    training_data_info,
 )
 from .predictions import ImagePrediction, Predictions
 from .recipe import Recipe
 
 _NO_LABEL = "no label"
-
-
 _ROUNDING = 1e-9  # smaller changes of the threshold are ignored
 
 
 class ImageClassifier(ImageEstimator):
     """Base class of models that classify whole images; see `TissueClassifier`."""
 
-    table: ClassVar[str] = "predictions"
+    table_name: ClassVar[str] = "predictions"
     columns: ClassVar[tuple[str, ...]] = ImagePrediction.COLUMNS
     finds_regions: ClassVar[Literal[False]] = False
     recipe: Recipe
@@ -64,6 +62,7 @@ class ImageClassifier(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
+        """Return the scores of an image; arguments as in `ImagePipeline.score_image`."""
         raise NotImplementedError
 
     def _member_score(self, score: float) -> float:
@@ -82,7 +81,7 @@ class ImageClassifier(ImageEstimator):
     def _probabilities_and_prediction_set(
         self, scores: NDArray[np.float64], error_rate: float
     ) -> tuple[dict[str, float], list[str]]:
-        """Return the probability per class and the prediction set; empty without calibration."""
+        """Return the probability by class and the prediction set; both empty if not calibrated."""
         return {}, []
 
     @property
@@ -95,7 +94,7 @@ class ImageClassifier(ImageEstimator):
     def _start_training(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> tuple[Manifest, NDArray[np.int64]]:
-        """Start the training record; return the sorted images and their class indices."""
+        """Set classes and training record; return the sorted images and their class indices."""
         if executor is not None and not self.recipe.is_patch_level:
             raise ValueError(
                 f"the method {self.recipe.method!r} uses whole images and trains on one machine "
@@ -104,14 +103,14 @@ class ImageClassifier(ImageEstimator):
         classes = list(manifest.classes)
         if len(classes) < 2:
             raise ValueError(too_few_classes_message(manifest))
-        manifest = checked_training_images(manifest, self.recipe, self.n_jobs, callback)
+        manifest = check_and_sort_images(manifest, self.recipe, self.n_jobs, callback)
         self.class_names_, self.threshold_shift_ = classes, 0.0
         self.training_info_ = {
             "manifest_digest": manifest.digest(),
             "n_images": manifest.n_images,
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
-        } | data_notes(manifest)
+        } | training_data_info(manifest)
         if any(record.region_of_interest for record in manifest.records):
             self.training_info_["n_parts"] = len(manifest.records)
         return manifest, np.array([classes.index(record.label) for record in manifest.records])
@@ -149,7 +148,7 @@ class ImageClassifier(ImageEstimator):
         error_rate: float = 0.1,
         within: RegionOfInterest = None,
     ) -> Any:
-        """Return an `ImagePrediction` for a single image, `Predictions` for several.
+        """Return an `ImagePrediction` for a single image, or `Predictions` for several.
 
         Parameters
         ----------
@@ -182,8 +181,8 @@ class ImageClassifier(ImageEstimator):
         Returns
         -------
         ndarray of shape (n_images,) or (n_images, n_classes)
-            With two classes one score, positive for the second; else one per class. NaN for images
-            without tissue. A single image counts as a list of one.
+            With two classes, one score per image, positive for the second class; with more, one per
+            class. NaN for images without tissue. A single image counts as a list of one.
         """
         predictions = as_predictions(self._predict(X, mpp, within))
         n_columns = n_scores(len(self.class_names_))
@@ -222,6 +221,7 @@ class ImageClassifier(ImageEstimator):
     def _make_prediction(
         self, path: ImageLike, image_scores: ImageScores, error_rate: float
     ) -> ImagePrediction:
+        """Return the prediction that follows from the scores of an image."""
         if image_scores.scores is None:  # no tissue
             no_scores = (np.nan,) * n_scores(len(self.class_names_))
             prediction = ImagePrediction(
@@ -256,7 +256,7 @@ class ImageClassifier(ImageEstimator):
     def _centre_patch_map(
         self, patch_map: PatchMap | None, scores: NDArray[np.float64]
     ) -> PatchMap | None:
-        """Shift the map so that its mean is the image score, if the aggregator is a mean."""
+        """Return the map, shifted to the image score if the aggregator is a mean over patches."""
         patch_scores = (
             self.aggregator_.patch_score_map(patch_map.margins)
             if self.aggregator_ and patch_map
@@ -267,6 +267,7 @@ class ImageClassifier(ImageEstimator):
         return patch_map.centre_on_score(patch_scores * self._member_score_gradient, scores)
 
     def _describe_aggregation(self, value: float) -> str:
+        """Return the reason for a decision with this decision value, for `decision_text`."""
         if self.aggregator_ is None:
             return ""
         threshold = self.threshold
@@ -280,42 +281,39 @@ class ImageClassifier(ImageEstimator):
         return 1
 
     def true_label(self, record: ImageRecord) -> str:
-        """Return the label of a record."""
+        """Return the true label of an image from its record."""
         return record.label
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return the image's label for each of the patches with these corners (n, 2)."""
+        """Return n copies of the image's label, for patches with `corners` (n, 2) and `side`."""
         return [record.label or _NO_LABEL] * len(corners)
 
     # --- decision threshold ---------------------------------------------------------------------
 
     @property
     def has_threshold(self) -> bool:
-        """Whether the model compares a single number per image with a threshold θ."""
+        """Whether the aggregator compares a single number per image with a threshold θ."""
         return self.aggregator_ is not None and self.aggregator_.threshold is not None
 
     @property
     def threshold(self) -> float | None:
-        """Decision value θ at which the predicted class changes; None without threshold."""
-        return self.threshold_scale_value(0.0) if self.has_threshold else None
+        """Threshold θ of the decision value; None unless `has_threshold`."""
+        return self.value_from_score(0.0) if self.has_threshold else None
 
-    def threshold_scale_value(self, score: float) -> float:
-        """Return the decision value of a score: fraction of patches, or mean margin."""
+    def value_from_score(self, score: float) -> float:
+        """Return the decision value of a score, such as a fraction of patches or mean margin."""
         assert self.aggregator_ is not None
         return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
 
     def _decision_value(self, score: float) -> float:
-        return (
-            self.threshold_scale_value(score)
-            if self.has_threshold
-            else score + self.threshold_shift_
-        )
+        """Return the decision value of a score; without threshold, the score before any shift."""
+        return self.value_from_score(score) if self.has_threshold else score + self.threshold_shift_
 
     @property
     def decision_threshold(self) -> DecisionThreshold | None:
-        """Threshold between two classes; None for more classes."""
+        """Threshold between two classes, of decision value or score; None for more classes."""
         if self.threshold is not None and self.aggregator_ is not None:
             return DecisionThreshold(
                 self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
@@ -346,18 +344,18 @@ class ImageClassifier(ImageEstimator):
             raise ValueError("the decision threshold must be a finite number")
         if len(self.class_names_) != 2:
             raise ValueError("only a model of two classes has a decision threshold")
-        moved, before = copy(self), self.decision_threshold
+        changed, previous = copy(self), self.decision_threshold
         if self.threshold is not None:
-            slope = self.threshold_scale_value(1.0) - self.threshold  # value per unit of score
+            slope = self.value_from_score(1.0) - self.threshold  # value per unit of score
             value = (value - self.threshold) / slope
         else:
             value -= self.threshold_shift_
-        moved.threshold_shift_ = self.threshold_shift_ + value
-        after = moved.decision_threshold
-        assert before and after
-        values = {"previous": before.value, "value": after.value}
-        moved.training_info_ = with_change(self.training_info_, "manual", shift=value, **values)
-        return moved
+        changed.threshold_shift_ = self.threshold_shift_ + value
+        current = changed.decision_threshold
+        assert previous and current
+        values = {"previous": previous.value, "value": current.value}
+        changed.training_info_ = with_change(self.training_info_, "manual", shift=value, **values)
+        return changed
 
     def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
         """Apply this model's decision threshold to a prediction, without reading the image again.
@@ -370,18 +368,13 @@ class ImageClassifier(ImageEstimator):
         -------
         ImagePrediction
         """
-        value, patch_map, threshold = (
-            prediction.value,
-            prediction.patch_map,
-            self.decision_threshold,
-        )
+        value, patch_map = prediction.value, prediction.patch_map
+        threshold = self.decision_threshold
         if prediction.top_label is None or value is None:
             return prediction
         if threshold is not None:
-            score, label = (
-                self._score_from_value(value),
-                self.class_names_[int(threshold.is_positive(value))],
-            )
+            score = self._score_from_value(value)
+            label = self.class_names_[int(threshold.is_positive(value))]
             shift = prediction.score - score
             if abs(shift) <= _ROUNDING:
                 score, shift = prediction.score, 0.0
@@ -405,7 +398,7 @@ class ImageClassifier(ImageEstimator):
         """Return the score of a decision value; the inverse of `_decision_value`."""
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_
-        # At 0 rather than at the threshold, where 1 may be lost to rounding if it was moved far.
+        # The slope is computed at score 0: near a large threshold, rounding could remove the 1.
         slope = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
             self._member_score(0.0)
         )
@@ -414,12 +407,12 @@ class ImageClassifier(ImageEstimator):
     def adapt_threshold(self, scores: Sequence[float], *, force: bool = False) -> Self:
         """Return a copy with a decision threshold that is adapted to scores of unlabelled images.
 
-        Probabilities move with the scores; prediction sets lose their guaranteed error rate.
+        Probabilities change with the scores; the error rate of prediction sets is not guaranteed.
 
         Parameters
         ----------
         scores : scores of this model for images of both classes; NaN (no tissue) is ignored
-        force : skip the test that raises ValueError if the scores do not form two groups
+        force : whether to skip the test that raises ValueError if scores do not form two groups
 
         Returns
         -------
@@ -447,9 +440,10 @@ class ImageClassifier(ImageEstimator):
         return adapted
 
     def _with_score_shift(self, shift: float) -> Self:
-        moved = copy(self)
-        moved.threshold_shift_ = self.threshold_shift_ + shift
-        return moved
+        """Return a copy whose scores are lower by `shift`."""
+        changed = copy(self)
+        changed.threshold_shift_ = self.threshold_shift_ + shift
+        return changed
 
     def describe_decision(self) -> str:
         """Return a description of the decision for a model card.

@@ -42,9 +42,9 @@ class ImageScores:
 
     Attributes
     ----------
-    scores : scores (n_scores,); None without tissue, and for models of patches alone
+    scores : (n_scores,); None without tissue, and for region detectors, which have no aggregator
     patch_map : None for methods of the whole image
-    patch_statistics : sums over the patches; None for methods of the whole image
+    patch_statistics : input of the aggregator; None for methods of the whole image
     n_abstaining : number of estimators without a score; None for a single model
     """
 
@@ -55,12 +55,11 @@ class ImageScores:
 
 
 class PatchRecorder:
-    """Base class of recorders, which receive the codes of all patches of an image.
+    """Base class of objects that receive the codes of all patches of an image.
 
     Attributes
     ----------
-    needs_contributions : bool
-        Whether the contributions of atoms to the distances are computed as well.
+    needs_contributions : whether `add` needs the contributions of atoms to the distances
     """
 
     needs_contributions = False
@@ -75,12 +74,9 @@ class PatchRecorder:
 
         Parameters
         ----------
-        positions : ndarray of shape (n_patches, 2)
-            Row and column of each patch on the grid.
-        codes : csr_array of shape (n_patches, n_codes)
-            Codes of the patches.
-        contributions : DistanceContributions or None
-            Contributions of the atoms to the distances, if they are needed.
+        positions : (n_patches, 2), row and column of each patch on the grid
+        codes : (n_patches, n_codes), sparse codes of the patches
+        contributions : contributions of the atoms to the distances; None unless they are needed
         """
 
     def finish(self, image_scores: ImageScores) -> None:
@@ -93,10 +89,10 @@ class AtomTable:
 
     Attributes
     ----------
-    D : atoms (n, n_features)
+    D : atoms (n_atoms, n_features)
     classes : class index of each atom
     patch_px : side in pixels of atoms that are images; None for other atoms
-    signs : most frequent sign of each atom's coefficients in patches of its class
+    signs : sign of each atom's mean coefficient in patches of its class, 1 or -1
     """
 
     D: NDArray[Any]
@@ -105,13 +101,13 @@ class AtomTable:
     signs: NDArray[np.float64]
 
     def digest(self, atom: int) -> str:
-        """Return a digest of an atom, as atoms of different models can have the same label."""
+        """Return a digest of the atom at index `atom`, which identifies it in different models."""
         numbers = np.ascontiguousarray(self.D[atom], "<f4").tobytes()
         return hashlib.sha256(numbers).hexdigest()[:16]
 
     @property
-    def with_usage_sign(self) -> NDArray[Any]:
-        """Return the atoms multiplied by their most frequent sign, for display."""
+    def signed_atoms(self) -> NDArray[Any]:
+        """Atoms (n_atoms, n_features) multiplied by `signs`, for display."""
         return self.D * self.signs[:, None].astype(self.D.dtype)
 
 
@@ -120,18 +116,18 @@ class ImagePipeline:
 
     Attributes
     ----------
-    method_ : fitted method
-    mpp_ : pixel size of the training images if all have the same
+    classifier_ : fitted classifier of patches or images, an estimator of the recipe's method
+    mpp_ : pixel size (µm) of the training images; None if it differs or is unknown
     feature_metadata_ : metadata of precomputed features; None if trained on images
     aggregator_ : aggregator from patches to the score of an image; None for methods of the whole
         image
-    recorder : receives the codes of the patches of each image
+    recorder : receives the codes of the patches of each image; None for none
     atom_annotations : annotations of the atoms by users
-    class_reference_ : per class the mean statistics of its training patches per atom; empty for
+    class_reference_ : for each class, the atom statistics of its training patches; empty for
         methods of the whole image
     """
 
-    method_: Any
+    classifier_: Any
     mpp_: float | None
     feature_metadata_: FeatureMetadata | None = None
     aggregator_: Aggregator | None = None
@@ -161,11 +157,25 @@ class ImagePipeline:
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """Fit the method on images; return entries for the training record."""
+        """Fit the pipeline and return entries for the training record.
+
+        Parameters
+        ----------
+        manifest : training images
+        labels : class index of each image
+        callback : receives the progress
+        executor : runs the images in parallel; None uses threads
+        start_from : pipeline whose dictionaries are trained further; None initialises new ones
+
+        Returns
+        -------
+        dict
+            "n_patches", the number of training patches; empty for methods of the whole image.
+        """
         raise NotImplementedError
 
     def _check_training_files(self, records: Sequence[ImageRecord]) -> None:
-        """Store pixel size and feature metadata; raise ValueError if training images differ."""
+        """Store pixel size and feature metadata; raise ValueError if they differ among images."""
         self.feature_metadata_ = common_metadata(record.path for record in records)
         is_precomputed = get_patch_features(self.recipe.features).is_precomputed
         # The pixel size has no effect on precomputed features.
@@ -190,15 +200,15 @@ class ImagePipeline:
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return feature vectors after the projection to principal components, if any."""
+        """Return the principal components of vectors if the recipe has `n_components`."""
         return vectors
 
     def atoms(self) -> AtomTable | None:
-        """Return the atoms, if the method has atoms that belong to classes; else None."""
+        """Return the atoms; None if the method has no atoms that belong to classes."""
         return None
 
     def no_atoms_reason(self) -> str:
-        """Return the error message for methods without atoms."""
+        """Return the error message that is shown if `atoms` returns None."""
         return f"the method {self.recipe.method!r} uses whole images and has no atoms"
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
@@ -208,7 +218,7 @@ class ImagePipeline:
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images."""
+        """Return a copy whose aggregator is fitted on these images and class indices."""
         raise ValueError(f"the method {self.recipe.method!r} has no decision rule to fit again")
 
     def with_jobs(self, n_jobs: int | None) -> Self:
@@ -223,8 +233,8 @@ class ImagePipeline:
         changed.recorder = recorder
         return changed
 
-    def make_method(self) -> Any:
-        """Return the unfitted method."""
+    def make_classifier(self) -> Any:
+        """Return the unfitted classifier of the recipe's method."""
         return get_method(self.recipe.method).make_estimator(
             self.recipe.method_parameters, random_state=self.random_state, n_jobs=self.n_jobs
         )
@@ -232,66 +242,71 @@ class ImagePipeline:
     # --- model file -----------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the fitted arrays by name."""
-        method = self.method_
-        names = method.fitted_arrays
-        return {f"method.{name}": np.asarray(getattr(method, name)) for name in names}
+        """Return the fitted arrays by their names in a model file."""
+        classifier = self.classifier_
+        names = classifier.fitted_arrays
+        return {f"method.{name}": np.asarray(getattr(classifier, name)) for name in names}
 
-    def content(self, kind: str, decision: dict[str, float], training: dict[str, Any]) -> ModelData:
+    def to_model_data(
+        self, kind: str, decision_parameters: dict[str, float], training_info: dict[str, Any]
+    ) -> ModelData:
         """Return the content of a model file with this pipeline.
 
         Parameters
         ----------
         kind : kind of model
-        decision : parameters of the decision
-        training : record of the training
+        decision_parameters : values by name, see `model_file.DECISION_PARAMETERS`
+        training_info : record of the training
         """
         return ModelData(
             kind=kind,
             classes=self.classes,
             recipe=self.recipe.to_dict(),
             mpp=self.mpp_,
-            n_features=self.method_.n_features_in_,
+            n_features=self.classifier_.n_features_in_,
             weights=get_patch_features(self.recipe.features).weights_digest(),
-            decision_parameters=decision,
-            training_info=training
+            decision_parameters=decision_parameters,
+            training_info=training_info
             | ({"vectors": self.feature_metadata_.to_dict()} if self.feature_metadata_ else {}),
             atom_annotations=self.atom_annotations.to_list(),
             arrays=self.arrays(),
         )
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of all arrays that do not belong to the method."""
+        """Return the specification of each array except for those of method and aggregator."""
         return {}
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of the aggregator's arrays; empty without aggregator."""
+        """Return the specification of each array of the aggregator; empty without one."""
         return {}
 
-    def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
-        """Set the fitted attributes from the content of a file; `others` are further arrays."""
+    def load_state(self, content: ModelData, specs: Mapping[str, ArraySpec] | None = None) -> None:
+        """Set the fitted attributes from the content of a model file.
+
+        Arrays in `specs` are expected in the file in addition to those of the pipeline.
+        """
         self.mpp_ = content.mpp
         metadata = content.training_info.get("vectors")
         self.feature_metadata_ = FeatureMetadata.from_dict(metadata) if metadata else None
         self.recipe.check_method()
-        method = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
-        declared = {f"method.{name}": spec for name, spec in method.fitted_arrays.items()}
+        classifier = get_method(self.recipe.method).load_class()(**self.recipe.method_parameters)
+        declared = {f"method.{name}": spec for name, spec in classifier.fitted_arrays.items()}
         content.check_arrays(
-            declared | self.array_schema() | dict(others or {}), self._array_dimensions(method)
+            declared | self.array_schema() | dict(specs or {}), self._array_dimensions(classifier)
         )
-        for name in method.fitted_arrays:
-            setattr(method, name, content.arrays[f"method.{name}"])
-        method.classes_ = np.arange(len(self.classes))
-        method.n_features_in_ = content.n_features
-        self.method_ = method
+        for name in classifier.fitted_arrays:
+            setattr(classifier, name, content.arrays[f"method.{name}"])
+        classifier.classes_ = np.arange(len(self.classes))
+        classifier.n_features_in_ = content.n_features
+        self.classifier_ = classifier
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        """Return the array dimensions that follow from the settings, by name."""
+        """Return the array dimensions, by name, that follow from the recipe and its method."""
         return {}
 
 
-_MAX_PIXELS = 50_000_000
-# Images with more pixels are represented by a number of tissue squares.
+_MAX_PIXELS = 50_000_000  # after the reduction
+# Images with more pixels are represented by this number of tissue squares, of this side.
 _N_SQUARES, _SQUARE_PX = 64, 512
 
 
@@ -306,7 +321,7 @@ class WholeImagePipeline(ImagePipeline):
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """Compute one vector per image, then train the method on all of them."""
+        """Train on one vector per image; see `ImagePipeline.fit_images`."""
         if start_from is not None:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
         records = manifest.records
@@ -324,7 +339,8 @@ class WholeImagePipeline(ImagePipeline):
         )
         for row in np.flatnonzero(has_tissue):
             check_scores(records[row].path, X[row])
-        self.method_ = self.make_method().fit(X[has_tissue], labels[has_tissue], callback=callback)
+        X, labels = X[has_tissue], labels[has_tissue]
+        self.classifier_ = self.make_classifier().fit(X, labels, callback=callback)
         return {}
 
     def score_image(
@@ -334,13 +350,13 @@ class WholeImagePipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """Return the decision values; None without tissue, if the features exclude background."""
+        """Return the scores of an image; without tissue, they are None if the features need it."""
         self._reject_outlines(path, within)
         X = self._feature_vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return ImageScores(None)
         check_scores(path, X)
-        values = np.asarray(self.method_.decision_function(X), dtype=np.float64)
+        values = np.asarray(self.classifier_.decision_function(X), dtype=np.float64)
         check_scores(path, values)
         image_scores = ImageScores(np.atleast_1d(values[0]))
         if self.recorder:
@@ -348,7 +364,7 @@ class WholeImagePipeline(ImagePipeline):
         return image_scores
 
     def _reject_outlines(self, path: ImageLike, within: AnnotationFile | None) -> None:
-        """Raise ImageError for outlines, as the method uses the whole image."""
+        """Raise ImageError if outlines are given, as the method uses the whole image."""
         if within is not None:
             raise ImageError(
                 f"{path}: the method {self.recipe.method!r} uses whole images and cannot be "
@@ -361,15 +377,16 @@ class WholeImagePipeline(ImagePipeline):
         trained_mpp: float | None,
         callback: Callback = no_callback,
     ) -> NDArray[np.float64]:
+        """Return one vector per image; NaN without tissue. `images` maps images to pixel sizes."""
         features = get_method(self.recipe.method).features
         assert features is not None
         if features == MEAN_VECTOR:
-            work = partial(
+            compute = partial(
                 _mean_vector, self.recipe, trained_mpp, self.cache, self.feature_metadata_
             )
             means: list[NDArray[np.float64]] = []
             callback(Progress("features", 0, len(images)))
-            for mean in map_blocks(lambda item: work(*item), images.items(), self.n_jobs):
+            for mean in map_blocks(lambda item: compute(*item), images.items(), self.n_jobs):
                 means.append(mean)
                 callback(Progress("features", len(means), len(images)))
             n_features = max(len(mean) for mean in means)
@@ -402,7 +419,7 @@ def _whole_image_pixels(
     trained_mpp: float | None,
     path: ImageLike,
 ) -> NDArray[np.uint8]:
-    """Return all reduced, stain-normalised pixels of an image, or tissue squares of a slide."""
+    """Return the reduced, stain-normalised pixels of an image, or of tissue squares of a slide."""
     from ..image_features import FEATURES
 
     with open_prepared_image(path, images[path], recipe, trained_mpp) as prepared:
@@ -415,16 +432,16 @@ def _whole_image_pixels(
                 f"{path}: {width} x {height} pixels are too many for a method that uses whole "
                 "images. Use a method that works on patches, or a larger downsample"
             )
-        return _mosaic(path, prepared, recipe.min_tissue_fraction)
+        return _sample_tissue_squares(path, prepared, recipe.min_tissue_fraction)
 
 
-def _mosaic(
+def _sample_tissue_squares(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
-    """Return a stack of tissue squares sampled from a slide with a fixed seed."""
+    """Return random tissue squares of a slide, one below the other; the seed is fixed."""
     grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
-    fullest, max_fraction = None, 0.0  # used if no square reaches the minimum
+    fullest, max_fraction = None, 0.0  # square with most tissue, if none reaches the minimum
     for index in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():
         row, column = divmod(index, grid.n_columns)
         square = grid.read(prepared.content, slice(row, row + 1), slice(column, column + 1))
@@ -450,7 +467,7 @@ def _mean_vector(
     path: ImageLike,
     mpp: float | None,
 ) -> NDArray[np.float64]:
-    """Return the mean vector of an image's tissue patches; NaN if there are none."""
+    """Return the mean vector of an image's tissue patches; [NaN] if there are none."""
     total, n_patches = np.zeros(1), 0
     with open_prepared_image(path, mpp, recipe, trained_mpp, cache, feature_metadata) as prepared:
         grid = prepared.grid()

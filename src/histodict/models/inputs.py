@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 LabelledImages = Manifest | Path | str | Frame
 TrainingImages = LabelledImages | Iterable[Any]  # with separate labels
-# Types that are known to be several images, or one; a path or an array may be either.
+# Types that always are several images, or one; a path or an array may be either.
 ManyImages = Manifest | Frame | list[Any] | tuple[Any, ...]
 SingleImage: TypeAlias = "MemoryImage | Image"
 # Outlines in a file, or in a folder of files that are named like the images.
@@ -64,11 +64,11 @@ class PredictionInputs:
 
     Attributes
     ----------
-    images : tuple per image: path or pixels, pixel size from a table or None, and outlines that
-        limit the prediction or None
+    images : for each image, its path or pixels, its pixel size (µm) from a table, and outlines to
+        which the prediction is limited; None where unknown
     is_single : whether a single image was given, for which a single prediction is returned
-    skipped : message per folder that lists unsupported files
-    image_files : per feature file the image it was computed from; None if unknown
+    skipped : for each folder with unsupported files, a message that lists them
+    image_files : for each feature file, its image; None if unknown. Empty without a table
     """
 
     images: list[tuple[ImageLike, float | None, AnnotationFile | None]]
@@ -78,7 +78,7 @@ class PredictionInputs:
 
 
 def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
-    """Return a manifest of labelled images, for training or evaluation."""
+    """Return labelled images as a manifest; raise ValueError if a list has no labels."""
     if isinstance(images, Manifest):
         return images
     if is_image_list(images):
@@ -95,7 +95,7 @@ def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
 
 
 def is_image_list(images: object) -> bool:
-    """Return whether the argument is a list or array of images, not a table or folder."""
+    """Return whether `images` is a list or array of images, and not an image, table or folder."""
     if isinstance(images, Manifest | str | os.PathLike) or is_dataframe(images):
         return False
     return (
@@ -106,7 +106,7 @@ def is_image_list(images: object) -> bool:
 
 
 def _as_records(images: Any) -> Manifest | None:
-    """Return a list of records as a manifest; None for other inputs."""
+    """Return a list of `ImageRecord` as a manifest; None for other inputs."""
     if not isinstance(images, list | tuple | np.ndarray) or not len(images):
         return None
     if all(isinstance(image, ImageRecord) for image in images):
@@ -115,7 +115,7 @@ def _as_records(images: Any) -> Manifest | None:
 
 
 def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> PredictionInputs:
-    """Return the images for prediction.
+    """Return the images for prediction, from any input that `predict` accepts.
 
     Parameters
     ----------
@@ -138,6 +138,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
 
 
 def _resolve_images(images: Any) -> PredictionInputs:
+    """Return the images for prediction, without outlines that are given separately."""
     images = _as_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
@@ -186,6 +187,7 @@ def _is_pillow_image(image: Any) -> bool:
 
 
 def _expand_folders(images: Iterable[Any], skipped: list[str]) -> Iterator[ImageLike]:
+    """Yield images, and the images of folders; append messages on other files to `skipped`."""
     for index, image in enumerate(images):
         if isinstance(image, str | os.PathLike) and _contains_images(Path(image)):
             yield from _list_folder_images(Path(image), skipped)
@@ -198,7 +200,7 @@ def _contains_images(path: Path) -> bool:
 
 
 def as_image_like(image: Any, name: str) -> ImageLike:
-    """Convert a path, array or Pillow image to a `Path`, or a `MemoryImage` of this name."""
+    """Convert a path to `Path`, and an array or Pillow image to a `MemoryImage` of this name."""
     if isinstance(image, str | os.PathLike):
         return Path(image)
     if isinstance(image, MemoryImage):
@@ -218,10 +220,11 @@ def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
     return found
 
 
-def usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
+def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
     """Return a function that checks size and pixel size of an image for these recipes.
 
-    Images of unknown pixel size pass; `common_size` reports them together.
+    The function returns an error message, or an empty string. Images of unknown pixel size pass;
+    `common_size` reports all of them together.
     """
     patch_recipes = [
         recipe
@@ -247,21 +250,21 @@ def usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
     return check
 
 
-def checked_training_images(
+def check_and_sort_images(
     manifest: Manifest, recipe: Recipe, n_jobs: int | None, callback: Callback
 ) -> Manifest:
-    """Return the images sorted by content, so that the order of rows does not change the model.
+    """Check training images and return them sorted by content.
 
-    Raises an error that lists all unreadable and too small images, and one for equal images with
-    two labels.
+    An error lists all images that are unreadable or too small, or equal images with two labels. As
+    the images are sorted, the order of rows in a table does not change the model.
     """
-    check_readable(manifest.records, n_jobs, callback, usability_check([recipe])).check()
+    check_readable(manifest.records, n_jobs, callback, make_usability_check([recipe])).check()
     check_duplicates_by_content(manifest)
     return sorted_by_content(manifest)
 
 
-def data_notes(manifest: Manifest) -> dict[str, Any]:
-    """Return entries for the training record: images, skipped images and confounders."""
+def training_data_info(manifest: Manifest) -> dict[str, Any]:
+    """Return entries for the training record: "images", "left_out" and "confounders", if any."""
     notes = {
         "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),
@@ -271,23 +274,23 @@ def data_notes(manifest: Manifest) -> dict[str, Any]:
 
 
 def too_few_classes_message(manifest: Manifest) -> str:
-    """Return the error message for fewer than two classes."""
+    """Return the error message for training images of fewer than two classes."""
     classes = manifest.classes
     if any(record.is_mapped for record in manifest.records):
-        how = hint(
+        remedy = hint(
             python="use a RegionDetector",
             cli="give --regions NAME",
             web="choose the target 'regions'",
         )
         return (
             f"the images have masks, but a single class ({classes}). Masks train a region "
-            f"detector: {how}. To classify images, label two or more classes"
+            f"detector: {remedy}. To classify images, label two or more classes"
         )
     return f"training needs images of at least two classes; found: {', '.join(classes)}"
 
 
 def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> None:
-    """Warn if the model assumed pixel sizes of images."""
+    """Warn about images of unknown pixel size, for which the model assumed one."""
     if get_patch_features(model.recipe.features).is_precomputed:
         return  # pixel sizes have no effect on precomputed features
     for message in size_warnings(
@@ -297,12 +300,12 @@ def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> N
 
 
 def image_region_label(record: ImageRecord, classes: list[str]) -> str:
-    """Return the second class if the mask, or else the label, shows the region; else the first."""
+    """Return `classes[1]` if the mask, or else the label, shows the region; else `classes[0]`."""
     return classes[int(has_background_and_region(record, classes[1])[1])]
 
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Return whether an image contains background, and whether it contains the region."""
+    """Return whether an image has pixels outside of the region, and whether it has any inside."""
     if not record.is_mapped:
         return record.label != region, record.label == region
     mask = region_coverage(record, region)
@@ -310,29 +313,29 @@ def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, b
 
 
 def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches on tissue, without ignored areas."""
+    """Return the mask (rows, columns) of patches on tissue that are not in areas to ignore."""
     if record.annotations is None or IGNORED not in record.annotations.read().names:
         return patch_map.tissue
-    return patch_map.tissue & ~map_patches_in_region(record, IGNORED, patch_map)
+    return patch_map.tissue & ~find_patches_in_region(record, IGNORED, patch_map)
 
 
 def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches in the region that the map detects."""
-    return map_patches_in_region(record, patch_map.classes[1], patch_map)
+    """Return the mask (rows, columns) of patches in the true region `patch_map.classes[1]`."""
+    return find_patches_in_region(record, patch_map.classes[1], patch_map)
 
 
-def map_patches_in_region(
+def find_patches_in_region(
     record: ImageRecord, region: str, patch_map: PatchMap
 ) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches in a region of the record's mask or label."""
+    """Return the mask (rows, columns) of patches in a region, by the record's mask or label."""
     (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
     return squares_in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return the offset (x, y) from the coordinates of a map to those of the record's file.
+    """Return (x, y) to add to patch map coordinates for those of the record's file, in pixels.
 
-    They differ for feature files with image coordinates and for slides with cropped margins.
+    The result is not 0 for feature files with image coordinates and slides with cropped margins.
     """
     if not record.is_mapped:
         return 0, 0
@@ -347,13 +350,16 @@ def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int
 def squares_in_region(
     record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
-    """Return whether squares with corners x and y, of equal shape, are in the region."""
+    """Return whether squares with upper left corners `x`, `y` are at least half in the region.
+
+    Corners and `side` are in level-0 pixels; `x`, `y` and the result have the same shape.
+    """
     if not record.is_mapped:
         return np.full(x.shape, record.label == region)
     return region_coverage(record, region).coverage(x, y, side) >= MIN_OVERLAP
 
 
 def region_coverage(record: ImageRecord, region: str) -> RegionCoverage:
-    """Read the region from a record's mask or outlines."""
+    """Return the coverage by a region, from the record's mask or outlines."""
     with open_image(record.path, record.mpp) as source:
         return load_region(record, source, region)

@@ -35,19 +35,19 @@ from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
 from ..utils.validation import check_choice, check_kind, check_number, check_whole_number, hint
-from .class_labels import LABEL_TYPES, labels_of_names
+from .class_labels import LABEL_TYPES, labels_from_names
 
-# Parameters of the decision that are not arrays, by the kind of model.
-DECISIONS = {
+# Names of the parameters of the decision, which are numbers, by the kind of model.
+DECISION_PARAMETERS = {
     "tissue-classifier": ("shift",),
     "region-detector": ("min_patches", "margin_threshold"),
     "ensemble": ("shift", "offset", "tanh_scale"),
 }
 # Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
-# its aggregator (`array_schema`). Dimensions: classes; scores, 1 for two classes, else the number
-# of classes; features, the length of a feature vector as the method sees it; inputs, its length
-# before projection; estimators, of an ensemble.
-ARRAYS = {
+# its aggregator (`array_schema`). Dimensions: "classes"; "scores", 1 for two classes, else the
+# number of classes; "inputs", the length of a feature vector; "features", its length after the
+# projection; "codes", the length of a code; "estimators", those of an ensemble.
+ARRAY_SPECS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
     # Reference of each class per atom, from training patches: see `AtomReference`.
@@ -56,7 +56,7 @@ ARRAYS = {
     "class_reference.mean_codes": ArraySpec("classes, codes"),
     "class_reference.margins": ArraySpec("classes, classes, codes"),
     "class_reference.class_votes": ArraySpec("classes, classes, codes"),
-    # For m = 1 … 20.
+    # Error rates of image labels for a minimum region size of 1 … 20 patches.
     "region_size.false_negative_rate": ArraySpec("20", "fractions from 0 to 1"),
     "region_size.false_positive_rate": ArraySpec("20", "fractions from 0 to 1"),
     # Divisors of the scores of the estimators.
@@ -69,28 +69,28 @@ ARRAYS = {
 }
 
 
-def array_specs(*parts: str) -> dict[str, ArraySpec]:
-    """Return the entries of ARRAYS whose name starts with one of these prefixes."""
-    return {name: what for name, what in ARRAYS.items() if name.partition(".")[0] in parts}
+def array_specs(*prefixes: str) -> dict[str, ArraySpec]:
+    """Return the entries of ARRAY_SPECS whose name is one of these prefixes, a point and a word."""
+    return {name: s for name, s in ARRAY_SPECS.items() if name.partition(".")[0] in prefixes}
 
 
 @dataclass(frozen=True)
 class ModelData:
-    """The content of a fitted model.
+    """Content of a fitted model, as stored in a model file.
 
     Attributes
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : class names; if there are two, positive scores indicate the second
     recipe : settings of the model; for an ensemble, those of its first estimator
-    mpp : pixel size of the training images if all have the same
-    n_features : number of features of the method's input
+    mpp : pixel size (µm) of the training images; None if it differs or is unknown
+    n_features : length of the vectors that the method receives
     weights : digest of the encoder's weights; empty for pixel features
-    decision_parameters : parameters of the decision by name, see DECISIONS
+    decision_parameters : parameters of the decision by name, see DECISION_PARAMETERS
     training_info : record of the training
     estimators : content of each estimator of an ensemble
     atom_annotations : labels and states of atoms, see `decision.atom_annotations`
-    arrays : fitted arrays by name, see ARRAYS
+    arrays : fitted arrays by name, see ARRAY_SPECS
     """
 
     kind: str
@@ -106,12 +106,12 @@ class ModelData:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
-        """Return all fields except for the arrays, with the headers of the estimators."""
+        """Return all fields except `arrays`; `estimators` has the headers of the estimators."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, with those of the estimators."""
+        """Return the arrays by name; those of estimator i have the prefix "member{i}."."""
         arrays = dict(self.arrays)
         for index, member in enumerate(self.estimators):
             member_arrays = member.all_arrays()
@@ -125,7 +125,7 @@ class ModelData:
         """Create the content from the results of `header` and `all_arrays`."""
         own_arrays: dict[str, NDArray[Any]] = {}
         by_member: dict[str, dict[str, NDArray[Any]]] = {
-            f"member{place}": {} for place in range(len(header["estimators"]))
+            f"member{index}": {} for index in range(len(header["estimators"]))
         }
         for name, array in arrays.items():
             prefix, _, rest = name.partition(".")
@@ -142,12 +142,12 @@ class ModelData:
         )
 
     def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
-        """Raise ValueError for arrays other than those declared.
+        """Raise ValueError if an array is missing, unknown or does not match its specification.
 
         Parameters
         ----------
-        declared : specifications by name
-        sizes : dimensions in addition to those that follow from the content
+        declared : specification of each array by name
+        sizes : dimensions by name, in addition to those that follow from the other fields
         """
         known: dict[str, int | str] = {
             "classes": len(self.classes),
@@ -179,7 +179,7 @@ _FIELDS = {
 # Fields of an ensemble that must equal those of its first member.
 _SHARED_WITH_FIRST_MEMBER = ("recipe", "mpp", "n_features", "weights")
 _RECIPE_FIELDS = {"method": "str", "method_parameters": "dict[str, Any]", "features": "str"}
-# Fields of the training record: of every model, and of some.
+# Types of the required and of the optional fields of the training record.
 _TRAINING_FIELDS = {
     "manifest_digest": "str",
     "n_images": "int",
@@ -201,15 +201,15 @@ _OPTIONAL_TRAINING_FIELDS = {
 
 
 def validate_header(header: Mapping[str, Any]) -> None:
-    """Validate the fields of a header, their types, and their consistency.
+    """Raise ValueError if fields of a header are missing, unknown, of wrong type or inconsistent.
 
-    The settings of the recipe are checked when the model is made.
+    The settings of the recipe are checked when the model is created.
     """
     fields = {*_FIELDS, "estimators"}
     for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
         raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not a known field'}")
     _check_fields("", header, _FIELDS)
-    check_choice("kind", header["kind"], DECISIONS)
+    check_choice("kind", header["kind"], DECISION_PARAMETERS)
     _check_classes(header["classes"])
     if header["mpp"] is not None:
         check_number("mpp", header["mpp"], above=True)
@@ -219,7 +219,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
     _check_training(header["training_info"])
     if "label_type" in header["training_info"]:
         check_choice("label_type", header["training_info"]["label_type"], LABEL_TYPES)
-        labels_of_names(header["classes"], header["training_info"]["label_type"])
+        labels_from_names(header["classes"], header["training_info"]["label_type"])
     check_notes(header["atom_annotations"])
     if header["kind"] == "region-detector" and len(header["classes"]) != 2:
         raise ValueError("a region-detector has two classes")
@@ -239,15 +239,14 @@ def _check_classes(classes: list[str]) -> None:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether a name is visible and valid Unicode, without lone surrogates."""
+    """Return whether a name is not blank and is valid Unicode, without lone surrogates."""
     return bool(name.strip()) and name == name.encode("utf-8", "replace").decode()
 
 
 def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
-    if set(decision) != set(DECISIONS[kind]):
-        raise ValueError(
-            f"a {kind} has the decision parameters {DECISIONS[kind]}, not {short(decision)}"
-        )
+    names = DECISION_PARAMETERS[kind]
+    if set(decision) != set(names):
+        raise ValueError(f"a {kind} has the decision parameters {names}, not {short(decision)}")
     for name, value in decision.items():
         check_kind(name, value, "float")
         check_number(name, value, low=-float("inf"))
@@ -288,7 +287,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
 
 SCHEMA = 2
 SUFFIX = ".histodict"
-# A single metadata key: the order of several is not defined, so files would not be reproducible.
+# A single metadata key, as the order of several is undefined and files would not be reproducible.
 _HEADER_KEY, _DIGEST_KEY = "histodict", "sha256"
 _N_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, which is JSON
 _PACKAGES = ("histodict", "numpy", "scikit-learn")
@@ -299,7 +298,10 @@ class ModelFileError(ValueError):
 
 
 def write_model_data(content: ModelData, path: Path) -> Path:
-    """Write a model file; an existing file is replaced, missing folders are created."""
+    """Write a model file and return its path.
+
+    An existing file is replaced; missing folders are created.
+    """
     versions = {name: version(name) for name in _PACKAGES}
     header = {"schema": SCHEMA, "versions": versions} | content.header()
     data = serialize(header, content.all_arrays())
@@ -309,14 +311,14 @@ def write_model_data(content: ModelData, path: Path) -> Path:
 
 
 def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the bytes of a model file with its SHA-256 digest."""
+    """Return the bytes of a model file, with the SHA-256 digest in the header."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     full_header = {**header, _DIGEST_KEY: digest(header, contiguous)}
     return save(contiguous, metadata={_HEADER_KEY: json.dumps(full_header, ensure_ascii=False)})
 
 
 def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of a header without its digest, and of all arrays.
+    """Return the SHA-256 digest of a header, which has no digest yet, and of all arrays.
 
     The digest covers the name, type, shape and bytes of each array.
     """
@@ -345,6 +347,7 @@ def read_header(path: Path | str) -> dict[str, Any]:
 
 
 def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the validated header and the arrays of a model file."""
     text, arrays = _read_safetensors(path)
     try:
         header = parse_json(text)
@@ -361,6 +364,7 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the JSON text of the header, and the arrays; raise ModelFileError if unreadable."""
     refuse_odd(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: file not found")
@@ -411,7 +415,7 @@ def _one_line(error: Exception) -> str:
 def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
-    """Read a model that has one of the given kinds.
+    """Read a model; raise ModelFileError if it has none of the given kinds.
 
     Parameters
     ----------
@@ -427,32 +431,33 @@ def load_model_of_kind(
             "reads models of all kinds"
         )
     if not trust_weights:
-        for part in (content, *content.estimators):
-            _check_consent(path, part.recipe["features"])
+        for data in (content, *content.estimators):
+            _check_consent(path, data.recipe["features"])
     try:
         model = kinds[content.kind].from_model_data(content, n_jobs)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path}: a damaged model file ({shorten(error)})") from error
-    for part in (content, *content.estimators):
-        _check_weights(path, part)
+    for data in (content, *content.estimators):
+        _check_weights(path, data)
     return model
 
 
 def _check_consent(path: Path, features: str) -> None:
+    """Raise ModelFileError if the weights of these features need the permission of the user."""
     if needs_no_consent(features):
         return
     family, _, name = features.partition(":")
     model, _, file = name.partition("@")
-    what = f"open the file {file} as weights of" if file else "fetch the weights of"
+    action = f"open the file {file} as weights of" if file else "fetch the weights of"
     remedy = hint(python="load it with load(…, trust_weights=True)", cli="give --trust-weights")
     raise ModelFileError(
-        f"{path}: this model needs the permission to {what} {model!r} with {family}. If you "
+        f"{path}: this model needs the permission to {action} {model!r} with {family}. If you "
         f"trust the source of the model, {remedy}"
     )
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """Raise an error if the installed encoder weights differ from those of the training."""
+    """Raise ModelFileError if installed encoder weights differ from those of the training."""
     features = content.recipe["features"]
     if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(

@@ -2,9 +2,9 @@
 
 image ─► reduced, stain-normalised ─► patches on tissue ─► vectors ─► codes and distances ─► class
 
-Every image of a class contributes about the same number of training patches, from all of it or
-from one side of its mask. The pipeline also stores reference statistics of each class's training
-patches per atom, so that predictions can be explained without the training images.
+Every image of a class contributes about the same number of training patches, from the whole image
+or from inside or outside of its mask. The pipeline also stores atom statistics of each class's
+training patches, so that predictions can be explained without the training images.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ from .recipe import Recipe
 
 
 @dataclass(frozen=True)
-class PatchSamplingSpec:
+class SamplingArea:
     """Image area from which training patches of one class are sampled.
 
     Attributes
     ----------
     record : the image
     label : index of the class
-    inside : True for patches inside the region, False for outside, None for the whole image
-    region : class of the mask or outlines that is the region
+    is_inside : True for patches inside the region, False for outside, None for the whole image
+    region : name of the region in the mask or outlines; empty for the whole image
     """
 
     record: ImageRecord
     label: int
-    inside: bool | None = None
+    is_inside: bool | None = None
     region: str = ""
 
     @classmethod
-    def for_record(cls, record: ImageRecord, region: str) -> list[PatchSamplingSpec]:
-        """Return one area inside and one outside the region, or the image if it has no mask."""
+    def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
+        """Return one area outside and one inside the region; without mask, the whole image."""
         if not record.is_mapped:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
@@ -100,90 +100,93 @@ class TrainingPatches:
 
 
 def sample_training_patches(
-    sources: Sequence[PatchSamplingSpec],
+    areas: Sequence[SamplingArea],
     recipe: Recipe,
     random_state: int,
     cache: ArrayCache | None,
     callback: Callback,
     executor: Executor,
 ) -> TrainingPatches:
-    """Sample `patches_per_class` patches of every class, about the same number from each source.
+    """Sample training patches: `patches_per_class` of each class, spread over its areas.
 
     Parameters
     ----------
-    sources : image areas from which patches are sampled
+    areas : image areas from which patches are sampled, each with its class
     recipe : settings
     random_state : seed
-    cache : cache of feature vectors
+    cache : cache of feature vectors; None stores nothing
     callback : receives the progress
     executor : runs the images in parallel
     """
-    labels = np.array([source.label for source in sources])
-    n_wanted = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
+    labels = np.array([area.label for area in areas])
+    n_patches = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
 
-    def work(index: int) -> tuple[NDArray[np.float32], bool]:
-        source = sources[index]
+    def sample(index: int) -> tuple[NDArray[np.float32], bool]:
+        area = areas[index]
         rng = np.random.default_rng([random_state, index])
-        record = source.record
+        record = area.record
         with open_prepared_image(
             record.path, record.mpp, recipe, cache=cache, within=record.region_of_interest
         ) as prepared:
             grid = prepared.grid()  # raises an error if the image is too small
-            allowed = _allowed_corners(source, prepared, grid)
-            vectors = prepared.sample_features(n_wanted[index], rng, allowed)
+            allowed = _allowed_corners(area, prepared, grid)
+            vectors = prepared.sample_features(n_patches[index], rng, allowed)
             return vectors, prepared.uses_whole_image
 
-    results = map_images(work, len(sources), "patches", callback, executor)
-    parts = [vectors for vectors, _ in results]
-    y = np.repeat(labels, [len(part) for part in parts])
-    empty = (source for source, part in zip(sources, parts, strict=True) if not len(part))
-    warn_no_tissue([source.record for source in empty if source.inside is None])
-    whole = [
-        source.record for source, (_, is_whole) in zip(sources, results, strict=True) if is_whole
-    ]
+    results = map_with_progress(sample, len(areas), "patches", callback, executor)
+    vectors = [area_vectors for area_vectors, _ in results]
+    y = np.repeat(labels, [len(v) for v in vectors])
+    empty = (area for area, v in zip(areas, vectors, strict=True) if not len(v))
+    warn_no_tissue([area.record for area in empty if area.is_inside is None])
+    whole = [area.record for area, (_, is_whole) in zip(areas, results, strict=True) if is_whole]
     warn_whole_images(whole)
-    non_empty = [part for part in parts if len(part)]
+    non_empty = [v for v in vectors if len(v)]
     return TrainingPatches(
         np.concatenate(non_empty) if non_empty else np.empty((0, 0), np.float32), y
     )
 
 
-def map_images(
-    work: Callable[[int], Any],
+def map_with_progress(
+    function: Callable[[int], Any],
     n_items: int,
     stage: str,
     callback: Callback,
     executor: Executor,
     weights: Sequence[float] = (),
 ) -> list[Any]:
-    """Compute work(0), …, work(n_items - 1) in parallel and return the results in order.
+    """Return [function(0), …, function(n_items - 1)], computed in parallel.
 
     Parameters
     ----------
-    work : function of the index
+    function : function of an index
     n_items : number of calls
-    stage : name of the stage, for `callback`, which is called at the start and after each item
-    weights : approximate durations, if they differ
+    stage : key of `progress.STAGES`
+    callback : receives the progress at the start and after each item
+    executor : runs the calls
+    weights : relative durations of the calls; empty if they are equal
     """
     results: list[Any] = []
     fractions = cumulative_shares(weights or [1.0] * n_items)
     callback(Progress(stage, 0, n_items, work=fractions[0]))
-    for result in executor.map(work, range(n_items)):
+    for result in executor.map(function, range(n_items)):
         results.append(result)
         callback(Progress(stage, len(results), n_items, work=fractions[len(results)]))
     return results
 
 
 def _allowed_corners(
-    source: PatchSamplingSpec, prepared: PreparedImage, grid: PatchGrid
+    area: SamplingArea, prepared: PreparedImage, grid: PatchGrid
 ) -> LocationConstraint | None:
-    """Return the constraint that a patch is at least half inside, or fully outside, the region."""
-    if source.inside is None:
+    """Return the constraint on patches of an area; None for the whole image.
+
+    Inside, at least half of a patch is in the region; outside, no part of it is.
+    """
+    if area.is_inside is None:
         return None
-    if source.inside:
-        region = load_region(source.record, prepared, source.region)
+    if area.is_inside:
+        region = load_region(area.record, prepared, area.region)
         return region_constraint(region, grid)
-    mask = load_region(source.record, prepared, source.region, IGNORED)
+    mask = load_region(area.record, prepared, area.region, IGNORED)
 
     def outside(corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         x, y = (corners * grid.downsample + np.array([grid.left, grid.top])).T
@@ -193,36 +196,39 @@ def _allowed_corners(
 
 
 _EQUAL_SCORES = "the scores of all patches are equal: the prediction does not depend on the image"
-_N_REFERENCE_PATCHES = 1000  # approximate number per class
+_N_REFERENCE_PATCHES = 1000  # for atom statistics; approximate number per class
 
 
 def fit_class_reference(
-    method: PatchClassifier,
+    classifier: PatchClassifier,
     patches: TrainingPatches,
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
 ) -> list[AtomReference]:
-    """Return mean atom statistics per class, from a subset of its training patches."""
+    """Return the mean atom statistics of each class, from a subset of its training patches.
+
+    `project` is `PatchPipeline.project`, which is applied to the vectors before `classifier`.
+    """
     references = []
     for index in range(n_classes):
         rows = np.flatnonzero(patches.labels == index)
         rows = rows[:: max(1, len(rows) // _N_REFERENCE_PATCHES)]
         vectors = project(patches.features[rows])
-        accumulator = AtomAccumulator(n_classes, method.n_codes_)
-        codes, distances = method.encode(vectors)
-        parts = method.distance_contributions(vectors, codes, distances)
+        accumulator = AtomAccumulator(n_classes, classifier.n_codes_)
+        codes, distances = classifier.encode(vectors)
+        contributions = classifier.distance_contributions(vectors, codes, distances)
         ones = np.ones(len(rows))
-        accumulator.add(codes, parts, distances.argmin(axis=1), ones, ones > 0)
+        accumulator.add(codes, contributions, distances.argmin(axis=1), ones, ones > 0)
         references.append(accumulator.mean())
     return references
 
 
-Chunk = tuple[slice, slice]
+Chunk = tuple[slice, slice]  # rows and columns of the patch grid
 
 
 @dataclass(frozen=True)
 class _EncodedChunk:
-    """Codes and distances of the tissue patches of a chunk of the grid."""
+    """Codes and class distances of the patches of a chunk; `tissue` is the mask of patches."""
 
     chunk: Chunk
     tissue: NDArray[np.bool_]
@@ -236,8 +242,8 @@ class _EncodedChunk:
         return np.add(np.argwhere(self.tissue), [part.start for part in self.chunk])
 
 
-class _PatchSums:
-    """Predicted classes, margins and concepts per patch, and the sum of all codes."""
+class _PatchResults:
+    """Predicted classes, margins and used concepts of an image's patches, and sum of |codes|."""
 
     def __init__(
         self, grid: PatchGrid, n_classes: int, n_codes: int, concept_atoms: dict[str, list[int]]
@@ -249,7 +255,7 @@ class _PatchSums:
         self._concept_atoms = concept_atoms
 
     def add(self, encoded: _EncodedChunk) -> None:
-        """Add the patches of a chunk."""
+        """Add the results of a chunk."""
         chunk, tissue, codes = encoded.chunk, encoded.tissue, encoded.codes
         self.predicted[chunk][tissue] = encoded.distances.argmin(axis=1)
         self.margins[chunk][tissue] = patch_margins(encoded.distances)
@@ -264,13 +270,13 @@ class PatchPipeline(ImagePipeline):
 
     Attributes
     ----------
-    method_ : fitted patch classifier
-    projection_ : principal components of the vectors, if the recipe has `n_components`; else None
+    classifier_ : fitted patch classifier
+    projection_ : projection to principal components; None unless the recipe has `n_components`
 
     Other attributes are those of `ImagePipeline`.
     """
 
-    method_: PatchClassifier
+    classifier_: PatchClassifier
     projection_: Projection | None
 
     def fit_images(
@@ -281,22 +287,23 @@ class PatchPipeline(ImagePipeline):
         executor: Executor | None,
         start_from: ImagePipeline | None,
     ) -> dict[str, Any]:
-        """Train on patches of all images, then fit the aggregator on the same images."""
-        sources = [
-            PatchSamplingSpec(record, label)
+        """Train on patches of all images, then fit the aggregator; see `ImagePipeline`."""
+        areas = [
+            SamplingArea(record, label)
             for record, label in zip(manifest.records, labels.tolist(), strict=True)
         ]
-        n_patches = self.fit(sources, callback, executor, start_from)
-        self.aggregator_ = self._fitted_aggregator(manifest.records, labels, callback, executor)
+        n_patches = self.fit(areas, callback, executor, start_from)
+        self.aggregator_ = self._fit_aggregator(manifest.records, labels, callback, executor)
         return {"n_patches": n_patches}
 
-    def _fitted_aggregator(
+    def _fit_aggregator(
         self,
         records: Sequence[ImageRecord],
         labels: NDArray[np.int64],
         callback: Callback,
         executor: Executor | None = None,
     ) -> Aggregator:
+        """Return an aggregator that is fitted on images and their class indices."""
         statistics = self.score_images(records, _patch_statistics, callback, executor)
         has_tissue = np.array([s.n_patches > 0 for s in statistics])
         statistics, name = [s for s in statistics if s.n_patches], self.recipe.aggregation
@@ -309,14 +316,14 @@ class PatchPipeline(ImagePipeline):
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images."""
+        """Return a copy whose aggregator is fitted on these images and class indices."""
         changed = copy(self)
-        changed.aggregator_ = self._fitted_aggregator(records, labels, callback)
+        changed.aggregator_ = self._fit_aggregator(records, labels, callback)
         return changed
 
     def fit(
         self,
-        sources: Sequence[PatchSamplingSpec],
+        areas: Sequence[SamplingArea],
         callback: Callback = no_callback,
         executor: Executor | None = None,
         start_from: ImagePipeline | None = None,
@@ -325,10 +332,10 @@ class PatchPipeline(ImagePipeline):
 
         Parameters
         ----------
-        sources : image areas from which patches are sampled
+        areas : image areas from which patches are sampled
         callback : receives the progress
         executor : runs the images in parallel; None uses threads
-        start_from : model of the same recipe and classes whose dictionaries are trained further
+        start_from : pipeline of the same recipe and classes whose dictionaries are trained further
         """
         start = self._check_warm_start(start_from) if start_from is not None else None
         if start and start.atom_annotations:
@@ -337,9 +344,9 @@ class PatchPipeline(ImagePipeline):
                 "carried over",
                 stacklevel=2,
             )
-        self._check_training_files([source.record for source in sources])
+        self._check_training_files([area.record for area in areas])
         patches = sample_training_patches(
-            sources,
+            areas,
             self.recipe,
             self.random_state,
             self.cache,
@@ -352,18 +359,18 @@ class PatchPipeline(ImagePipeline):
         if self.recipe.n_components and not self.projection_:
             n_components = self.recipe.n_components
             self.projection_ = Projection.fit(X, n_components, whiten=self.recipe.whiten)
-        self.method_ = self.make_method()
+        self.classifier_ = self.make_classifier()
         if start:
-            self.method_.set_params(warm_start=True)
-            for name in ("classes_", "n_features_in_", *self.method_.fitted_arrays):
-                setattr(self.method_, name, getattr(start.method_, name))
+            self.classifier_.set_params(warm_start=True)
+            for name in ("classes_", "n_features_in_", *self.classifier_.fitted_arrays):
+                setattr(self.classifier_, name, getattr(start.classifier_, name))
         options = {"callback": callback, "executor": executor}
         # Most methods have no executor.
-        accepted = signature(self.method_.fit).parameters
+        accepted = signature(self.classifier_.fit).parameters
         fit_options = {name: options[name] for name in options if name in accepted}
-        self.method_.fit(self.project(X), patches.labels, **fit_options)
+        self.classifier_.fit(self.project(X), patches.labels, **fit_options)
         self.class_reference_ = fit_class_reference(
-            self.method_, patches, self.project, len(self.classes)
+            self.classifier_, patches, self.project, len(self.classes)
         )
         return len(X)
 
@@ -382,28 +389,28 @@ class PatchPipeline(ImagePipeline):
     ) -> ImageScores:
         """Return scores, patch map and patch statistics of an image; see `ImagePipeline`.
 
-        The image is opened, its tissue detected, and the patches are encoded chunk by chunk, in
-        parallel. Codes and class distances give the patch map, and its statistics the scores.
+        The patches on tissue are encoded chunk by chunk, in parallel. The patch map follows from
+        the codes and class distances, and the scores follow from statistics of the patch map.
         """
-        method = copy(self.method_).set_params(n_jobs=1)  # the chunks run in parallel
+        classifier = copy(self.classifier_).set_params(n_jobs=1)  # the chunks run in parallel
         with open_prepared_image(
             path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
         ) as image:
             grid = image.grid()
             chunks = list(image.chunks(grid))
-            encode = partial(self._encode_chunk, method, image, grid)
+            encode = partial(self._encode_chunk, classifier, image, grid)
             concept_atoms = self.atom_annotations.by_name()
-            sums = _PatchSums(grid, len(self.classes), method.n_codes_, concept_atoms)
+            results = _PatchResults(grid, len(self.classes), classifier.n_codes_, concept_atoms)
             report = window_progress(chunks, image.size, callback)
             for n_done, encoded in enumerate(map_blocks(encode, chunks, self.n_jobs), 1):
-                sums.add(encoded)
+                results.add(encoded)
                 if self.recorder:
                     positions, codes = encoded.positions, encoded.codes
                     self.recorder.add(positions, codes, encoded.contributions)
                 report(n_done)
-            patch_map = self._patch_map(path, image, grid, sums)
+            patch_map = self._patch_map(path, image, grid, results)
         statistics = PatchStatistics.of_map(
-            patch_map.predicted_classes, patch_map.margins, sums.codes
+            patch_map.predicted_classes, patch_map.margins, results.codes
         )
         image_scores = ImageScores(self._scores(path, statistics), patch_map, statistics)
         if self.recorder:
@@ -417,48 +424,48 @@ class PatchPipeline(ImagePipeline):
         callback: Callback = no_callback,
         executor: Executor | None = None,
     ) -> list[Any]:
-        """Score images in parallel and return ``reduce(index, image_scores)`` for each.
+        """Score images in parallel and return ``reduce(index, scores)`` for each, in order.
 
         Parameters
         ----------
         records : images
-        reduce : function that extracts the required values from the scores of an image
+        reduce : function of image index and `ImageScores` that extracts the required values
         callback : receives the progress
         executor : runs the images; None uses threads
         """
         single = self.with_jobs(1)
 
-        def work(index: int) -> Any:
+        def score(index: int) -> Any:
             record = records[index]
             within = record.region_of_interest
             return reduce(index, single.score_image(record.path, record.mpp, within=within))
 
         executor = executor or Threads(self.n_jobs)
         n_bytes = [estimated_bytes(record.path) for record in records]
-        return map_images(work, len(records), "decision", callback, executor, n_bytes)
+        return map_with_progress(score, len(records), "decision", callback, executor, n_bytes)
 
     def _encode_chunk(
-        self, method: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
+        self, classifier: PatchClassifier, image: PreparedImage, grid: PatchGrid, chunk: Chunk
     ) -> _EncodedChunk:
-        """Encode the patches of a chunk, with contributions if the recorder needs them."""
+        """Encode the patches of a chunk, and compute contributions if the recorder needs them."""
         tissue, features = image.chunk_features(grid, *chunk)
         if len(features) == 0:
             no_distances = np.empty((0, len(self.classes)))
-            no_codes = csr_array((0, method.n_codes_), dtype=np.float32)
+            no_codes = csr_array((0, classifier.n_codes_), dtype=np.float32)
             return _EncodedChunk(chunk, tissue, no_codes, no_distances)
         X = self.project(features)
-        codes, distances = method.encode(X)
+        codes, distances = classifier.encode(X)
         contributions = None
         if self.recorder and self.recorder.needs_contributions:
-            contributions = method.distance_contributions(X, codes, distances)
+            contributions = classifier.distance_contributions(X, codes, distances)
         return _EncodedChunk(chunk, tissue, codes, distances, contributions)
 
     def _patch_map(
-        self, path: ImageLike, image: PreparedImage, grid: PatchGrid, sums: _PatchSums
+        self, path: ImageLike, image: PreparedImage, grid: PatchGrid, results: _PatchResults
     ) -> PatchMap:
-        """Return the patch map, smoothed if the recipe requires it."""
-        check_scores(path, sums.margins, sums.codes)
-        predicted, margins = sums.predicted, sums.margins
+        """Return the patch map of an image, smoothed by the recipe's `smoothing_radius`."""
+        check_scores(path, results.margins, results.codes)
+        predicted, margins = results.predicted, results.margins
         tissue = predicted != NO_TISSUE
         if self.recipe.smoothing_radius:
             margins = smooth_margins(margins, tissue, self.recipe.smoothing_radius)
@@ -468,7 +475,7 @@ class PatchPipeline(ImagePipeline):
         on_tissue = margins[tissue]
         if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
             notes.append(_EQUAL_SCORES)
-        metadata = (path, image.mpp, image.offset, excluded, sums.concepts)
+        metadata = (path, image.mpp, image.offset, excluded, results.concepts)
         of_image = (image.uses_whole_image, image.clip_size, tuple(filter(None, notes)))
         return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
 
@@ -477,9 +484,9 @@ class PatchPipeline(ImagePipeline):
         if self.aggregator_ is None or not statistics.n_patches:
             return None
         aggregator = self.aggregator_
-        if self.method_.disabled_atoms_:
-            n_codes = self.method_.n_codes_
-            enabled = np.delete(np.arange(n_codes), list(self.method_.disabled_atoms_))
+        if self.classifier_.disabled_atoms_:
+            n_codes = self.classifier_.n_codes_
+            enabled = np.delete(np.arange(n_codes), list(self.classifier_.disabled_atoms_))
             aggregator = aggregator.select_atoms(enabled, n_codes)
             statistics = statistics.select_atoms(enabled)
         scores = aggregator.scores(statistics)
@@ -495,14 +502,12 @@ class PatchPipeline(ImagePipeline):
             if atoms is not None and note.atom >= len(atoms.D):
                 raise ValueError(f"there is no atom {note.atom}; the last is {len(atoms.D) - 1}")
         changed = copy(self)
-        changed.atom_annotations, changed.method_ = (
-            notes,
-            self.method_.disable_atoms(notes.disabled),
-        )
+        changed.atom_annotations = notes
+        changed.classifier_ = self.classifier_.disable_atoms(notes.disabled)
         return changed
 
     def _check_warm_start(self, other: ImagePipeline) -> PatchPipeline:
-        """Return the model for a warm start; raise ValueError if it is incompatible."""
+        """Return the pipeline for a warm start; raise ValueError if it is incompatible."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
@@ -519,15 +524,15 @@ class PatchPipeline(ImagePipeline):
         return cast(PatchPipeline, other)  # equal recipes give the same class
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return feature vectors after the projection to principal components, if any."""
+        """Return the principal components of vectors if the recipe has `n_components`."""
         return self.projection_(vectors) if self.projection_ else vectors
 
     def atoms(self) -> AtomTable | None:
-        """Return the atoms, if the method has atoms that belong to classes; else None."""
-        if not self.method_.has_class_atoms:
+        """Return the atoms; None if the method has no atoms that belong to classes."""
+        if not self.classifier_.has_class_atoms:
             return None
-        D, classes = self.method_.labelled_atoms()
-        if len(D) != self.method_.n_codes_:
+        D, classes = self.classifier_.labelled_atoms()
+        if len(D) != self.classifier_.n_codes_:
             return None
         side = self.recipe.patch_px
         features = get_patch_features(self.recipe.features)
@@ -540,7 +545,7 @@ class PatchPipeline(ImagePipeline):
         )
 
     def no_atoms_reason(self) -> str:
-        """Return the error message for methods without atoms."""
+        """Return the error message that is shown if `atoms` returns None."""
         return (
             f"the method {self.recipe.method!r} has no atoms of classes. Methods with atoms: "
             "dfdl, odl, fddl, lcksvd and src"
@@ -549,7 +554,7 @@ class PatchPipeline(ImagePipeline):
     # --- model file -----------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the fitted arrays by name."""
+        """Return the fitted arrays by their names in a model file."""
         arrays = super().arrays()
         if self.projection_:
             arrays["projection.mean"] = self.projection_.mean
@@ -559,13 +564,13 @@ class PatchPipeline(ImagePipeline):
         return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of all arrays that do not belong to the method."""
+        """Return the specification of each array except for those of method and aggregator."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """Return the specifications of the aggregator's arrays."""
+        """Return the specification of each array of the aggregator."""
         name = self.recipe.aggregation
-        return {f"rule.{key}": what for key, what in AGGREGATORS[name].array_schema(name).items()}
+        return {f"rule.{key}": spec for key, spec in AGGREGATORS[name].array_schema(name).items()}
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": method.code_length}
@@ -575,10 +580,10 @@ class PatchPipeline(ImagePipeline):
             sizes["inputs" if recipe.n_components else "features"] = length
         return sizes
 
-    def load_state(self, content: ModelData, others: Mapping[str, ArraySpec] | None = None) -> None:
-        """Set the fitted attributes from the content of a file."""
-        super().load_state(content, others)
-        self.method_.check_features(content.n_features)
+    def load_state(self, content: ModelData, specs: Mapping[str, ArraySpec] | None = None) -> None:
+        """Set the fitted attributes from the content of a model file; see `ImagePipeline`."""
+        super().load_state(content, specs)
+        self.classifier_.check_features(content.n_features)
         arrays = content.arrays
         self.projection_ = None
         if "projection.mean" in arrays:
@@ -586,13 +591,11 @@ class PatchPipeline(ImagePipeline):
             self.projection_ = Projection(mean, components)
         self.class_reference_ = class_reference_from_arrays(arrays)
         annotated = self.with_atom_annotations(AtomAnnotations.from_list(content.atom_annotations))
-        self.atom_annotations, self.method_ = annotated.atom_annotations, annotated.method_
-        aggregator_arrays = {
-            k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")
-        }
-        if aggregator_arrays:
+        self.atom_annotations, self.classifier_ = annotated.atom_annotations, annotated.classifier_
+        if content.kind == "tissue-classifier":  # an aggregator may have no fitted arrays
+            rule = {k.removeprefix("rule."): v for k, v in arrays.items() if k.startswith("rule.")}
             name = self.recipe.aggregation
-            self.aggregator_ = AGGREGATORS[name](name=name, **aggregator_arrays)  # type: ignore[call-arg]
+            self.aggregator_ = AGGREGATORS[name](name=name, **rule)  # type: ignore[call-arg]
 
 
 def _patch_statistics(index: int, image_scores: ImageScores) -> PatchStatistics:

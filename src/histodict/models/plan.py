@@ -27,9 +27,9 @@ class Plan:
     recipe : Recipe
         Settings of the model; of an ensemble, those of its first estimator.
     calibration_folds : int, default=0
-        With 2 or more, scores are weighted and calibrated on out-of-fold predictions of this number
-        of folds over the training patients. Predictions then have probabilities. Training takes as
-        many times longer.
+        Number of cross-validation folds over the training patients. With 2 or more, weights and
+        calibration are fitted to out-of-fold predictions, so that predictions have probabilities.
+        Training takes longer by this factor. With 0, there is no calibration.
     ensemble : bool, default=False
         Whether to train further models on variations of the recipe and combine their scores.
         Requires `calibration_folds`.
@@ -37,7 +37,7 @@ class Plan:
     Attributes
     ----------
     recipes : list of Recipe
-        Recipes of all models.
+        Recipes of all models that are trained.
     is_single_model : bool
         Whether one model is trained without cross-validation.
     """
@@ -57,13 +57,13 @@ class Plan:
 
     @classmethod
     def named(cls, name: str, method: str | None = None, *, regions: bool = False) -> Plan:
-        """Return the plan of a preset, or of a JSON file with settings.
+        """Return the plan of a named preset, or of a JSON file with settings.
 
         Parameters
         ----------
         name : name of a preset, or path that ends in ``.json``
         method : name of the method; None is that of the file, or DFDL for presets
-        regions : whether the plan is for a `RegionDetector`, which changes presets but not files
+        regions : whether the plan is for a `RegionDetector`; presets are adapted to it, files not
 
         Returns
         -------
@@ -95,7 +95,7 @@ class Plan:
         return self.calibration_folds < 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings, those of the recipe first.
+        """Return all settings by name, those of the recipe first.
 
         Returns
         -------
@@ -127,7 +127,7 @@ class Plan:
 
         Parameters
         ----------
-        setting : name
+        setting : name of a setting
 
         Returns
         -------
@@ -136,7 +136,7 @@ class Plan:
         return setting in _PLAN_SETTINGS or self.recipe.has_setting(setting)
 
     def parse_settings(self, settings: dict[str, str]) -> Plan:
-        """Return a copy with settings of the plan, its recipe or its method, given as text.
+        """Return a copy with changed settings of plan, recipe or method, which are given as text.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Plan:
 
         Parameters
         ----------
-        region : class to detect, for a `RegionDetector`; None makes a classifier
+        region : class that a `RegionDetector` detects; None makes a classifier
         random_state, n_jobs, cache : see `TissueClassifier`
 
         Returns
@@ -192,14 +192,14 @@ class Plan:
 
 
 _PLAN_SETTINGS = {f.name: str(f.type) for f in fields(Plan) if f.name != "recipe"}
-# Presets with calibrated probabilities: "default" uses an encoder if one is installed, "pixels"
-# dictionaries of pixels, "features" precomputed features, which allow a single model only.
+# Presets with calibrated probabilities. Their first recipe uses: for "default", an encoder if one
+# is installed; for "pixels", dictionaries of pixels; for "features", precomputed features.
 ENSEMBLE_PRESETS = {"default", "pixels", "features"}
 _DEFAULT_FOLDS = 3
 
 
 def _read_plan(path: Path) -> Plan:
-    """Read a plan from a JSON file of settings, or from the output of `histodict info --json`."""
+    """Read a plan from a JSON file: settings, or the output of `histodict info --json`."""
     values = read_json(path, "a recipe file")
     try:
         if isinstance(values, dict) and {"kind", "recipe", "training_info", "estimators"} <= set(

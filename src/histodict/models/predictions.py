@@ -1,4 +1,4 @@
-"""Predictions for one image (a class, or regions) and for many, with their plots and tables."""
+"""Predictions for an image (its class, or regions) and for many, with plots and table rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..images.pixel_size import PixelSize
 from ..images.source import open_image
 from ..patches.patch_map import PatchMap, Ring
 from ..utils.text_io import Row, column_names, pluralize
-from .class_labels import TEXT, labels_of_names
+from .class_labels import TEXT, labels_from_names
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
 
-_PLOT_PX, _CARD_PX = 1000, 240
+_PLOT_PX, _CARD_PX = 1000, 240  # longest side of the image in plots and notebooks
 
 
 class DisplayMixin:
-    """Plot, text and notebook card of a prediction."""
+    """Mixin of predictions: plot, `repr`, and HTML for notebooks."""
 
     def _short_text(self) -> str:
         """Return the label with the score, for titles and `repr`."""
@@ -57,7 +57,7 @@ class DisplayMixin:
         return f"{type(self).__name__}({str(_row_with_path(self)['path'])!r}: {self._short_text()})"
 
     def _repr_html_(self) -> str:
-        """Return HTML with a small overlay and the prediction."""
+        """Return HTML with a small image of the patch map, the prediction and the path."""
         from ..patches.rendering import jpeg_data_uri
 
         image = f'<img alt="" src="{jpeg_data_uri(_render_image(self, _CARD_PX))}">'
@@ -96,40 +96,23 @@ UNCERTAIN_LABEL = "uncertain"  # label if the prediction set has no class, or se
 
 
 def describe_label(top_label: str, is_uncertain: bool) -> str:
-    """Return the class, or "uncertain (best guess: CLASS)" for an uncertain prediction.
-
-    Parameters
-    ----------
-    top_label : most likely class
-    is_uncertain : whether the prediction set has not exactly one class
-
-    Returns
-    -------
-    str
-    """
+    """Return the most likely class, or "uncertain (best guess: CLASS)" if it is uncertain."""
     return f"{UNCERTAIN_LABEL} (best guess: {top_label})" if is_uncertain else top_label
 
 
 @dataclass(frozen=True)
 class DetectedRegion:
-    """Detected region: its size, mean margin, and outline in level-0 pixels.
+    """Detected region; coordinates are level-0 pixels.
 
     Attributes
     ----------
-    n_patches : int
-        Number of patches.
-    score : float
-        Mean margin of its patches: residual of the other class minus that of the region.
-    area_px : float
-        Area in level-0 pixels.
-    area_um2 : float or None
-        Area in µm²; None if the pixel size is unknown.
-    box : tuple of float
-        Bounding box: left, top, right, bottom.
-    polygons : list of list of Ring
-        For each polygon, its outer ring and its holes, as closed rings of (x, y).
-    atom_usage : dict
-        For each named concept, the fraction of the region's patches that use it.
+    n_patches : number of patches
+    score : mean margin of the patches: residual of the other class minus that of the region
+    area_px : area in level-0 pixels
+    area_um2 : area in µm²; None if the pixel size is unknown
+    box : left, top, right and bottom of the bounding box
+    polygons : for each polygon, its outer ring and its holes, as closed rings of (x, y)
+    atom_usage : for each named concept, the fraction of the region's patches that use it
     """
 
     n_patches: int
@@ -152,24 +135,24 @@ class ImagePrediction(DisplayMixin):
     top_label : str or None
         Most likely class; None if the image has no tissue.
     scores : tuple of float
-        With two classes one number, positive for the second class; else one number per class.
+        With two classes, one number, positive for the second class; with more, one per class.
     proportions : dict
         Fraction of patches per class in `patch_map`; empty for methods of the whole image.
     threshold : float or None
-        Threshold θ of models that decide by a single number per image.
+        Threshold θ if the aggregator compares a single number per image with it.
     n_patches : int
         Number of patches on tissue.
     patch_map : PatchMap or None
-        If the aggregator is a mean over patches, a map whose mean over tissue is the score; else
-        the closest class of each patch. None for methods of the whole image.
+        Classes and margins of the patches. If the aggregator is a mean over patches, the mean over
+        tissue is the score. None for methods of the whole image.
     value : float or None
-        Number that is compared with θ; without θ, the score before any shift of the threshold.
+        Number that is compared with θ; without θ, the score before the threshold was changed.
     probabilities : dict
         Probability per class; empty if the model is not calibrated.
     prediction_set : list of str
         Classes that cannot be excluded at the chosen error rate, if the model is calibrated.
     n_abstaining : int or None
-        Number of estimators without a score for this image; None for a single model.
+        Number of estimators of an ensemble that gave no score; None for a single model.
     regions : list of DetectedRegion
         Always empty; see `RegionPrediction`.
     classes : tuple of str
@@ -200,21 +183,21 @@ class ImagePrediction(DisplayMixin):
 
     @property
     def label(self) -> str | None:
-        """Decision: `top_label`, "uncertain", or None if the image has no tissue."""
+        """Predicted class: `top_label`, "uncertain", or None if the image has no tissue."""
         return UNCERTAIN_LABEL if self.top_label and self.is_uncertain else self.top_label
 
     @property
     def score(self) -> float:
-        """Score of the second class for two classes; the highest score for more."""
+        """Score of the second class if there are two; else the highest score."""
         return max(self.scores)
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether the model is calibrated and the prediction set has not exactly one class."""
+        """Whether the prediction set is empty or has several classes; False if not calibrated."""
         return bool(self.probabilities) and len(self.prediction_set) != 1
 
     def summary(self) -> str:
-        """Return the prediction with its score and reason, for a legend.
+        """Return a sentence with prediction, score and reason, for a legend.
 
         Returns
         -------
@@ -223,16 +206,18 @@ class ImagePrediction(DisplayMixin):
         if self.top_label is None:
             return no_prediction_reason(self.patch_map)
         label = describe_label(self.top_label, self.is_uncertain)
-        text = f"{label}, {self._describe_set() * self.is_uncertain}score {self.score:+.2f}"
-        grounds = self.decision_text
+        text = (
+            f"{label}, {self._describe_prediction_set() * self.is_uncertain}score {self.score:+.2f}"
+        )
+        reason = self.decision_text
         proportions = self.proportions  # empty for methods of the whole image
-        if not grounds and proportions and proportions[self.top_label] < max(proportions.values()):
-            grounds = "from fewer patches with larger scores"
-        text = f"{text} ({grounds})" if grounds else text
+        if not reason and proportions and proportions[self.top_label] < max(proportions.values()):
+            reason = "from fewer patches with larger scores"
+        text = f"{text} ({reason})" if reason else text
         return text + _map_notes(self.patch_map)
 
-    def _describe_set(self) -> str:
-        """Format the prediction set of an uncertain prediction."""
+    def _describe_prediction_set(self) -> str:
+        """Return the prediction set as text, followed by a comma."""
         return f"prediction set {' or '.join(self.prediction_set) or 'empty'}, "
 
     def _short_text(self) -> str:
@@ -244,7 +229,7 @@ class ImagePrediction(DisplayMixin):
         return f"{label}, score {self.score:.3g}"
 
     def row(self) -> Row:
-        """Return the row of the prediction in a table.
+        """Return the row of the prediction in a table, without the path.
 
         Returns
         -------
@@ -273,16 +258,17 @@ class ImagePrediction(DisplayMixin):
 
 @dataclass(frozen=True, repr=False)
 class RegionPrediction(DisplayMixin):
-    """Detected regions of one image, and the class of the image that follows from them.
+    """Detected regions of one image, and the predicted class of the image.
 
     Attributes
     ----------
     path : path or MemoryImage
         The image.
     label : str or None
-        Positive class if `score` is at least `min_patches`; None if the image has no tissue.
+        Region class if `score` is at least `min_patches`, else the other class; None if the image
+        has no tissue.
     score : int
-        Number of patches of the largest set of connected positive patches.
+        Size of the largest connected set of patches of the region class, in patches.
     min_patches : int
         Minimum number m of connected patches of a region.
     regions : list of DetectedRegion
@@ -313,7 +299,7 @@ class RegionPrediction(DisplayMixin):
 
     @property
     def value(self) -> float:
-        """Number that is compared with `min_patches`: the score."""
+        """Same as `score`, which is compared with the threshold `min_patches`."""
         return self.score
 
     @property
@@ -337,7 +323,7 @@ class RegionPrediction(DisplayMixin):
         return self.patch_map.proportions
 
     def summary(self) -> str:
-        """Return the class of the image and the reason, for a legend.
+        """Return a sentence with the class of the image and the reason, for a legend.
 
         Returns
         -------
@@ -356,7 +342,7 @@ class RegionPrediction(DisplayMixin):
         return f"{self.label}, {pluralize(len(self.regions), 'region')}"
 
     def row(self) -> Row:
-        """Return the row of the prediction in a table.
+        """Return the row of the prediction in a table, without the path.
 
         Returns
         -------
@@ -386,14 +372,15 @@ def no_prediction_reason(patch_map: PatchMap | None) -> str:
 
 
 def _map_notes(patch_map: PatchMap | None) -> str:
+    """Return limitations of a patch map as text that continues a sentence."""
     if patch_map is None:
         return ""
-    limits = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
-    return "".join(f"; {note}" for note in [*limits, *patch_map.notes])
+    notes = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
+    return "".join(f"; {note}" for note in [*notes, *patch_map.notes])
 
 
 def _quality_columns(patch_map: PatchMap | None) -> Row:
-    """Return table columns for excluded tissue, notes, and use of the whole image."""
+    """Return columns for excluded tissue, notes, and use of the whole image, if they apply."""
     if patch_map is None:
         return {}
     row: Row = {} if patch_map.excluded is None else {"left_out": patch_map.excluded}
@@ -409,11 +396,11 @@ def _size_columns(size: PixelSize) -> Row:
 
 def _usage_columns(usage: Mapping[str, float]) -> Row:
     """Return a table column per named concept: the fraction of patches that use it."""
-    return {f"usage_{name}": share for name, share in usage.items()}
+    return {f"usage_{name}": fraction for name, fraction in usage.items()}
 
 
 def region_rows(prediction: Prediction) -> list[Row]:
-    """Return a table row per region, without the path."""
+    """Return a table row for each detected region, without the path of the image."""
     if prediction.patch_map is None:
         return []
     return [
@@ -487,7 +474,10 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
         return self._predictions[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the most likely classes with the type of the labels of the training images."""
+        """Return the most likely classes, with the type of the labels that the model was fitted on.
+
+        Raises ValueError for images without tissue, unless labels are text.
+        """
         if self._label_type != TEXT:
             for prediction in self:
                 if prediction.top_label is None:
@@ -496,11 +486,11 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
                         f"{self._label_type}. Use the attribute `top_labels`, or fit the model "
                         "on labels of type str"
                     )
-        labels = labels_of_names(self.top_labels, self._label_type)
+        labels = labels_from_names(self.top_labels, self._label_type)
         return labels if dtype is None else labels.astype(dtype)
 
     def __eq__(self, other: object) -> Any:
-        """Compare the most likely classes with other labels, element-wise."""
+        """Return the element-wise comparison of the most likely classes with other labels."""
         return np.asarray(self) == np.asarray(other)
 
     def __ne__(self, other: object) -> Any:
@@ -513,11 +503,11 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
 
     @property
     def top_labels(self) -> list[str]:
-        """Most likely class of each image, also of uncertain ones; "no tissue" without tissue."""
+        """Most likely class of each image, even if uncertain; "no tissue" without tissue."""
         return [prediction.top_label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
-        """Return one table row per image, as the command line writes them.
+        """Return one table row per image, as in the table of the command line.
 
         Returns
         -------
@@ -528,7 +518,7 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
     def to_frame(self) -> pandas.DataFrame:
         """Return a pandas DataFrame with the columns of the command line's table.
 
-        The column `key`, which names files of an output folder, is left out.
+        The column `key`, which refers to files of an output folder, is not included.
 
         Returns
         -------
@@ -571,14 +561,14 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
         return f"<{len(self)} predictions: {counts}>" if self._predictions else "<no predictions>"
 
     def _repr_html_(self) -> str:
-        """Return HTML with a card per prediction, for the first predictions only."""
+        """Return HTML with the first `_MAX_CARDS` predictions and the number of others."""
         cards = "".join(prediction._repr_html_() for prediction in self[:_MAX_CARDS])
         n_more = len(self) - _MAX_CARDS
         return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")
 
 
-def probabilities(predictions: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
-    """Return probabilities (n_images, n_classes); NaN for images without tissue."""
+def probability_array(predictions: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
+    """Return the probabilities (n_images, n_classes); NaN for images without tissue."""
     return np.array(
         [
             [prediction.probabilities.get(name, np.nan) for name in classes]

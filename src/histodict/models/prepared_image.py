@@ -1,9 +1,9 @@
 """Prepared images: an image or feature file as the grid of patches that a recipe requires.
 
 The image is reduced and stain-normalised, and background is excluded. Tissue threshold and stain
-normalisation are estimated from a thumbnail. For a small image, this takes longer than processing
-all patches. As folds, methods and estimators process the same images repeatedly, the estimates are
-cached in memory. They take a few hundred bytes per image and normalisation.
+normalisation are estimated from a thumbnail, which takes longer than all patches of a small image.
+As folds, methods and estimators process the same images repeatedly, the estimates are cached in
+memory. They take a few hundred bytes per image and normalisation.
 """
 
 from __future__ import annotations
@@ -52,23 +52,22 @@ from ..utils.validation import hint
 from .recipe import Recipe
 
 THUMBNAIL_SIDE = 1024
-_MAX_CACHED = 50_000
-_MAX_QUALITY_MAPS = 64  # quality maps, up to a megabyte each
-
+_MAX_CACHED = 50_000  # entries of a cache
+_MAX_QUALITY_MAPS = 64  # entries of up to a megabyte
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class ThumbnailAnalysis:
-    """Tissue threshold and stain normalisation of an image."""
+    """Tissue threshold and stain normalisation of an image, estimated from its thumbnail."""
 
     tissue: TissueThreshold
     normalize: StainTransform
 
 
 class _ResultCache(Generic[Value]):
-    """Thread-safe cache of the most recent results; `max_entries` 0 is `_MAX_CACHED`."""
+    """Thread-safe cache of the latest `max_entries` results; 0 stands for `_MAX_CACHED`."""
 
     def __init__(self, max_entries: int = 0) -> None:
         self._cache: dict[str, Value] = {}
@@ -93,8 +92,8 @@ _CONTENT_BOXES: _ResultCache[Box] = _ResultCache()
 def crop_to_content(source: ImageSource, min_side: float, cache_key: Sequence[Any]) -> Source:
     """Return the image without its uniform margins.
 
-    An image whose content is smaller than `min_side` level-0 pixels is returned unchanged.
-    An empty `cache_key` bypasses the cache.
+    An image is returned unchanged if its content would be narrower than `min_side` level-0 pixels.
+    `cache_key` identifies the image; if it is empty, nothing is cached.
     """
     key = repr(cache_key)
     box = _CONTENT_BOXES.get(key) if cache_key else None
@@ -109,7 +108,8 @@ def crop_to_content(source: ImageSource, min_side: float, cache_key: Sequence[An
 def analyse_thumbnail(source: Source, stain: str, cache_key: Sequence[Any]) -> ThumbnailAnalysis:
     """Estimate tissue threshold and stain normalisation of an open image from its thumbnail.
 
-    An empty `cache_key` bypasses the cache.
+    `stain` is a key of `NORMALIZERS`. `cache_key` identifies the image; if it is empty, nothing is
+    cached.
     """
     key = repr((cache_key, stain, source.size))
     analysis = _ANALYSES.get(key) if cache_key else None
@@ -126,12 +126,12 @@ def analyse_thumbnail(source: Source, stain: str, cache_key: Sequence[Any]) -> T
     return analysis
 
 
-def quality_map(
+def compute_quality_map(
     source: Source, tissue: TissueThreshold, filters: Sequence[str], cache_key: Sequence[Any]
 ) -> QualityMap | None:
-    """Return the map of tissue that quality filters exclude; None without filters.
+    """Return the map of tissue that quality `filters` exclude; None without filters.
 
-    An empty `cache_key` bypasses the cache.
+    `cache_key` identifies the image; if it is empty, nothing is cached.
     """
     if not filters:
         return None
@@ -145,22 +145,19 @@ def quality_map(
     return quality
 
 
-_MIN_PROGRESS_PIXELS = 16_000_000  # pixels; no progress is reported for smaller images
+_MIN_PROGRESS_PIXELS = 16_000_000  # no progress is reported for smaller images
 
 
 def window_progress(
     windows: Sequence[tuple[slice, slice]], size: tuple[int, int], callback: Callback
 ) -> Callable[[int], None]:
-    """Return a function that reports the number of finished windows of a large image.
+    """Return a function that is called with the number of finished windows and reports progress.
 
     Parameters
     ----------
-    windows : sequence of (rows, columns)
-        Windows of the patch grid that may show tissue, weighted by their number of patches.
-    size : (int, int)
-        Size of the image in pixels.
-    callback : callable
-        Receives the progress, starting with a first call for 0 windows.
+    windows : windows (rows, columns) of the patch grid, weighted by their number of patches
+    size : (width, height) of the image in pixels; no progress is reported for small images
+    callback : receives the progress, starting with 0 windows
     """
     if math.prod(size) <= _MIN_PROGRESS_PIXELS or not windows:
         return lambda n_done: None
@@ -173,28 +170,30 @@ def window_progress(
     return report
 
 
-# Size of the reduced image from which normalised colours are looked up in a table.
+# Number of pixels of a reduced image above which normalised colours are looked up in a table.
 _MIN_TABLE_PIXELS = 8_000_000
 
 
 class PreparedImage:
-    """Patches and feature vectors of one open image.
+    """Open image as a grid of patches with feature vectors, prepared for a recipe.
 
     Parameters
     ----------
     source, recipe : open image and settings
-    trained_mpp : pixel size of the training images that the image must match, if known
-    cache : cache of feature vectors
-    image : cache key of the file, computed before it was opened
+    trained_mpp : pixel size (µm) of the training images that the image must match; None if unknown
+    cache : cache of feature vectors; None stores nothing
+    image_key : cache key of the file, computed before it was opened; required with a cache
     within : outlines; only patches at least half inside are used
 
     Attributes
     ----------
-    path, size, mpp, offset : of the source; size in level-0 pixels
+    path, size, mpp, offset : as of `ImageSource`
     downsample : factor by which the image is reduced
-    content, normalize, quality : image without margins, stain normalisation, excluded tissue
-    clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond
-    uses_whole_image : whether all patches count, because hardly any tissue was found
+    content : image without uniform margins
+    normalize : stain normalisation, a function of pixels
+    quality : map of tissue that quality filters exclude; None without filters
+    clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond it
+    uses_whole_image : whether all patches are used because hardly any tissue was found
     stain_note : why the stain was not normalised; else empty
     """
 
@@ -208,12 +207,12 @@ class PreparedImage:
         recipe: Recipe,
         trained_mpp: float | None,
         cache: ArrayCache | None = None,
-        image: list[Any] | None = None,
+        image_key: list[Any] | None = None,
         within: AnnotationFile | None = None,
     ) -> None:
-        assert cache is None or image
+        assert cache is None or image_key
         self._source = source
-        self._image = image or []
+        self._image_key = image_key or []
         self._recipe = recipe
         self._features = get_patch_features(recipe.features)
         if self._features.is_precomputed:
@@ -228,30 +227,30 @@ class PreparedImage:
         self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
         self._inside = within.region(source) if within else None
         # A tile or photograph is cropped to its content.
-        content = crop_to_content(source, recipe.patch_px * self.downsample, self._image)
+        content = crop_to_content(source, recipe.patch_px * self.downsample, self._image_key)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
         self.content: RegionSource = content
-        analysis = analyse_thumbnail(content, recipe.stain, self._image)
+        analysis = analyse_thumbnail(content, recipe.stain, self._image_key)
         self._tissue = analysis.tissue
         self.uses_whole_image = analysis.tissue.accepts_all
         self.normalize: StainTransform = analysis.normalize
         reason = analysis.normalize.unchanged_reason
         self.stain_note = f"stain {reason}" if reason else ""
-        self.quality = quality_map(
-            source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image
+        self.quality = compute_quality_map(
+            source, analysis.tissue, parse_quality_filters(recipe.quality_filters), self._image_key
         )
         if recipe.stain != "none" and math.prod(self.size) > _MIN_TABLE_PIXELS * self.downsample**2:
             self.normalize = LookupTransform(self.normalize)
 
     @property
     def pixels_key(self) -> list[Any]:
-        """Cache key of the prepared pixels."""
-        return [*self._image, self._recipe.stain, self.downsample, self._box]
+        """Cache key of the reduced, normalised pixels."""
+        return [*self._image_key, self._recipe.stain, self.downsample, self._box]
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return pixels of the source (height, width, 3), without normalisation."""
+        """Return pixels of an area in level-0 coordinates, reduced, without normalisation."""
         return self._source.read(x, y, width, height, downsample)
 
     def grid(self) -> PatchGrid:
@@ -269,9 +268,12 @@ class PreparedImage:
             raise ImageError(f"{self._source.path}: {error}") from error
 
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
-        """Yield chunks of the grid that may contain tissue, cropped to it if possible."""
+        """Yield the chunks (rows, columns) of the grid that may contain tissue.
+
+        Chunks are cropped to possible tissue if this does not change the vectors.
+        """
         if self._source.overview_downsample is None:
-            yield from (chunk for chunk in grid.chunks() if self.inside(grid, *chunk).any())
+            yield from (chunk for chunk in grid.chunks() if self.inside_mask(grid, *chunk).any())
             return
         background = BackgroundMask(self._source, self._source.overview_downsample, self._tissue)
         side = math.ceil(grid.patch_side)
@@ -282,24 +284,26 @@ class PreparedImage:
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe_tissue = background.maybe_tissue(x, y, side) & self.inside(grid, rows, columns)
+            maybe_tissue = background.maybe_tissue(x, y, side) & self.inside_mask(
+                grid, rows, columns
+            )
             if maybe_tissue.any():
                 yield _crop_to_tissue(maybe_tissue, rows, columns) if may_cut else (rows, columns)
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of used patches of a chunk, and their vectors."""
+        """Return the mask (rows, columns) of a chunk's patches to use, and their vectors."""
         tissue, vectors = self._features.compute_chunk(self, grid, rows, columns)
-        used = tissue & self.inside(grid, rows, columns)
+        used = tissue & self.inside_mask(grid, rows, columns)
         if self.quality is not None:
             y, x = (np.arange(part.start, part.stop) * grid.step for part in (rows, columns))
             half = grid.patch_side / 2
             used &= self.quality.is_usable(grid.left + x + half, grid.top + y[:, None] + half)
         return (used, vectors[used[tissue]]) if (used != tissue).any() else (tissue, vectors)
 
-    def inside(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
-        """Return the mask (rows, columns) of patches of a chunk inside the outlines."""
+    def inside_mask(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
+        """Return the mask (rows, columns) of a chunk's patches that lie inside the outlines."""
         if self._inside is None:
             return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
         x = grid.left + np.arange(columns.start, columns.stop) * grid.step
@@ -309,7 +313,7 @@ class PreparedImage:
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` vectors of random tissue patches at allowed positions."""
+        """Return up to `n_vectors` vectors of random tissue patches at positions in `allowed`."""
         grid = self.grid()
         if self._inside is not None:
             allowed = region_constraint(self._inside, grid).both(allowed)
@@ -318,13 +322,13 @@ class PreparedImage:
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return for corners (n, 2) in reduced pixels whether the patch passes the filters."""
+        """Return whether patches pass the filters; corners (n, 2) and side in reduced pixels."""
         assert self.quality is not None
         x, y = ((corners + half_side) * self.downsample + np.array(self._box[:2])).T
         return self.quality.is_usable(x, y)
 
     def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return for each patch whether its tissue fraction reaches the recipe's minimum."""
+        """Return whether the tissue fraction of each patch reaches the recipe's minimum."""
         if len(patches) == 0:
             return np.zeros(0, bool)
         return self.tissue_fraction(patches) >= self._recipe.min_tissue_fraction
@@ -332,7 +336,7 @@ class PreparedImage:
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Return the mask (rows, columns) of an area's patches with enough tissue."""
+        """Return the mask (rows, columns) of patches with enough tissue on the grid of an area."""
         return (
             window_fraction(pixels, self._tissue, side, stride) >= self._recipe.min_tissue_fraction
         )
@@ -343,7 +347,7 @@ class PreparedImage:
 
 
 def no_tissue_message(location: str, recipe: Recipe) -> str:
-    """Return a message that no tissue was found, with a hint if quality filters are set."""
+    """Return the message that no tissue was found, with a hint if quality filters are set."""
     message = f"no tissue was found in {location}"
     if recipe.quality_filters == NONE:
         return message
@@ -354,7 +358,7 @@ def no_tissue_message(location: str, recipe: Recipe) -> str:
 
 
 def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
-    """Warn about training images, or outlines in them, without tissue."""
+    """Warn that training images have no tissue, or none inside their outlines."""
     names = [
         f"{record.path.name}{' inside the outlines' * (record.region_of_interest is not None)}"
         for record in records
@@ -368,7 +372,7 @@ def warn_no_tissue(records: Sequence[ImageRecord]) -> None:
 
 
 def warn_whole_images(records: Sequence[ImageRecord]) -> None:
-    """Warn about training images of which all patches are used for lack of tissue."""
+    """Warn that all patches of training images are used, because hardly any tissue was found."""
     if records:
         names = truncated_list([record.path.name for record in records])
         warnings.warn(
@@ -379,7 +383,7 @@ def warn_whole_images(records: Sequence[ImageRecord]) -> None:
 
 
 def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
-    """Return row and column slices of a chunk, cropped to patches that may be tissue."""
+    """Return rows and columns of a chunk, cropped to the patches in a mask of possible tissue."""
     spans = []
     for part, axis in ((rows, 1), (columns, 0)):
         positions = np.flatnonzero(mask.any(axis=axis))
@@ -390,7 +394,10 @@ def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tup
 def image_downsample(
     path: ImageLike, mpp: float | None, recipe: Recipe, trained_mpp: float | None
 ) -> float:
-    """Return the factor that reduces the image; raise ImageError for unsuitable pixel sizes."""
+    """Return the factor by which an image is reduced; raise ImageError if `mpp` is unsuitable.
+
+    `mpp` and `trained_mpp` are the pixel sizes (µm) of the image and of the training images.
+    """
     if recipe.mpp is not None:
         if mpp is None:
             file_hint = size_hint(path)
@@ -427,15 +434,15 @@ def image_downsample(
     return recipe.downsample
 
 
-NO_PATCH = -1
+NO_PATCH = -1  # index of positions without a patch
 
 
 class PrecomputedImage(PreparedImage):
     """Patches of a feature file, with the interface of `PreparedImage`.
 
     The vectors are used as stored; scale and stain of the recipe have no effect. If the recipe
-    names an encoder or pixel features, the file must have been computed with the same settings
-    (`extraction_settings`).
+    computes features from pixels, the file must have the same `extraction_settings`. `trained` has
+    the metadata of the training files, which the file must match.
     """
 
     def __init__(
@@ -452,7 +459,7 @@ class PrecomputedImage(PreparedImage):
         self.border, self.cache, self.quality = recipe.border_mode, None, None
         self.context, self.turned = recipe.context_scale, recipe.augment_patches
         grid, positions = fit_grid(file)
-        # With an encoder's recipe, chunks are those of the image, for identical results.
+        # If the recipe has an encoder, chunks are those of the image, for identical results.
         self._grid = with_large_chunks(grid) if self._kind.is_precomputed else grid
         self._positions = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self.downsample = self._grid.downsample
@@ -466,7 +473,7 @@ class PrecomputedImage(PreparedImage):
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
 
     def _stored_patches_inside(self) -> NDArray[np.bool_]:
-        """Return for each patch of the file whether it is inside the outlines."""
+        """Return whether each patch of the file is at least half inside the outlines."""
         if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
@@ -488,7 +495,7 @@ class PrecomputedImage(PreparedImage):
         return self._grid
 
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
-        """Yield chunks of the grid that have patches."""
+        """Yield the chunks (rows, columns) of the grid that have patches."""
         for rows, columns in grid.chunks():
             if (self._positions[rows, columns] != NO_PATCH).any():
                 yield rows, columns
@@ -502,18 +509,18 @@ class PrecomputedImage(PreparedImage):
         return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of patches by their indices in `cells`."""
+        """Return the vectors of the patches with these indices among the used patches."""
         return self._file.read_some(self._rows[positions])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` stored vectors of random patches at allowed positions."""
+        """Return up to `n_vectors` vectors of random patches at positions in `allowed`."""
         return self._kind.sample_stored(self, self._grid, n_vectors, rng, allowed)
 
 
 def extraction_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that determine the patches and vectors of a feature file."""
+    """Return the settings, by name, that determine the patches and vectors of a feature file."""
     kind = get_patch_features(recipe.features)
     return {
         "features": recipe.features,
@@ -533,6 +540,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
+    """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
         file.check()
     mismatches = file.origin.differences(trained) if trained else []
@@ -574,16 +582,16 @@ def open_prepared_image(
     trained: FeatureMetadata | None = None,
     within: AnnotationFile | None = None,
 ) -> Iterator[PreparedImage]:
-    """Open an image or a feature file as the patch grid of a recipe.
+    """Open an image or feature file and yield it as a grid of patches, prepared for a recipe.
 
     Parameters
     ----------
     path : image, slide or feature file
     mpp : pixel size in µm that replaces that of the file; None keeps it
     recipe : settings
-    trained_mpp : pixel size of the training images that the image must match, if known
-    cache : cache of feature vectors
-    trained : feature metadata of the training files, which a feature file must match
+    trained_mpp : pixel size (µm) of the training images that the image must match; None if unknown
+    cache : cache of feature vectors; None stores nothing
+    trained : metadata of the training files that a feature file must match; None if unknown
     within : outlines; only patches at least half inside are used
     """
     if isinstance(path, Path) and is_feature_file(path):

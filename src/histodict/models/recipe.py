@@ -23,20 +23,12 @@ from ..utils.validation import (
     install_command,
 )
 
-_MAX_DOWNSAMPLE = 10_000.0  # reduction factor, and pixel size in µm
+_MAX_DOWNSAMPLE = 10_000.0  # maximum of `downsample`, and of `mpp` in µm
 _MAX_PATCH_SIDE = 8192  # side of the area read for one patch; limits the memory
 # Settings without effect on precomputed features.
 _PIXEL_SETTINGS = {
-    *(
-        "patch_px",
-        "stride_px",
-        "downsample",
-        "mpp",
-        "augment_patches",
-        "stain",
-        "min_tissue_fraction",
-    ),
-    *("border_mode", "quality_filters"),
+    *("patch_px", "stride_px", "downsample", "mpp", "augment_patches", "stain"),
+    *("min_tissue_fraction", "border_mode", "quality_filters"),
 }
 
 
@@ -61,32 +53,31 @@ class Recipe:
     patches_per_class : int, default=10000
         Number of training patches of each class.
     augment_patches : bool, default=False
-        Whether to rotate and mirror training patches of pixels at random. Encoder features become
-        the mean of those of the image and of its mirror image along the diagonal.
+        Whether to rotate and mirror training patches at random. With an encoder, features are
+        averaged over the image and its mirror image along the diagonal instead.
     stain : str, default="none"
-        Stain normalisation.
+        Name of the stain normalisation.
     features : str, default="rgb"
-        Feature vector of a patch: pixels, the name of an encoder, or precomputed features.
+        Feature vectors of patches: name of pixel features or of an encoder, or ``"precomputed"``.
     aggregation : str, default="proportion"
-        Aggregator from patches to the score of an image.
+        Name of the aggregator that computes the score of an image from its patches.
     min_tissue_fraction : float, default=0.5
-        Minimum fraction of tissue of the patches that are used.
+        Minimum fraction of tissue in a patch; other patches are not used.
     smoothing_radius : int, default=0
-        Patch margins are averaged over neighbours up to this number of steps away.
+        Distance in steps of the patch grid up to which margins are averaged over neighbours.
     n_components : int, default=0
-        Number of principal components of the training vectors to which vectors are reduced; 0 for
-        no reduction.
+        Number of principal components to which feature vectors are reduced; 0 for no reduction.
     whiten : bool, default=False
         Whether to scale the principal components to unit variance.
     context_scale : int, default=1
-        With more than 1, the vector of a patch also contains its surroundings, this many times as
-        wide, in as many pixels.
+        If more than 1, the vector of a patch also contains the area around it that is this many
+        times as wide, reduced to the size of a patch.
     border_mode : str, default="drop"
-        What an encoder sees beyond an image: its mirror image (``"reflect"``) or the constant
-        padding of the encoder (``"constant"``). With ``"drop"``, the padding is used, and positions
-        along the border are excluded from training.
+        Padding of an image for an encoder: its mirror image (``"reflect"``) or the constant padding
+        of the encoder (``"constant"``). ``"drop"`` is like ``"constant"``, but positions along the
+        border are excluded from training.
     quality_filters : str, default="none"
-        Artefacts to exclude, from blur, pen and folds; see `preprocessing.quality`.
+        Artefacts to exclude: a combination of blur, pen and folds; see `preprocessing.quality`.
     """
 
     method: str = "dfdl"
@@ -162,12 +153,12 @@ class Recipe:
 
     @property
     def n_channels(self) -> int:
-        """Number of colour channels of a vector: those of the patch and of its context."""
+        """Number of colour channels of a vector: 3, or 6 with the context of the patch."""
         return 3 * min(self.context_scale, 2)
 
     @property
     def is_patch_level(self) -> bool:
-        """Whether the method classifies patches, so that predictions have a patch map."""
+        """Whether the method classifies patches, rather than whole images."""
         return get_method(self.method).is_patch_level
 
     @property
@@ -182,7 +173,7 @@ class Recipe:
         return f"Recipe({', '.join(changed)})"
 
     def describe_differences(self, other: Recipe) -> str:
-        """Describe the settings in which two recipes differ, values of this recipe first.
+        """Return the settings in which two recipes differ as text, with both values.
 
         Parameters
         ----------
@@ -192,11 +183,11 @@ class Recipe:
         -------
         str
         """
-        theirs = other.to_dict()
+        other_values = other.to_dict()
         return ", ".join(
-            f"{name} ({value!r}, not {theirs[name]!r})"
+            f"{name} ({value!r}, not {other_values[name]!r})"
             for name, value in self.to_dict().items()
-            if value != theirs[name]
+            if value != other_values[name]
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,7 +226,7 @@ class Recipe:
         return cls(**values)
 
     def with_changes(self, **changes: Any) -> Recipe:
-        """Return a copy with some settings changed; None does not change a setting.
+        """Return a copy with changed fields; a value of None leaves a field unchanged.
 
         Parameters
         ----------
@@ -248,7 +239,7 @@ class Recipe:
         return replace(self, **{k: v for k, v in changes.items() if v is not None})
 
     def with_applicable_settings(self, changes: dict[str, Any]) -> Recipe:
-        """Return a copy with changed fields and method parameters; unknown ones are ignored.
+        """Return a copy with changed fields and method parameters; inapplicable ones are ignored.
 
         Parameters
         ----------
@@ -278,7 +269,7 @@ class Recipe:
 
         Parameters
         ----------
-        setting : name
+        setting : name of a setting
 
         Returns
         -------
@@ -298,7 +289,7 @@ class Recipe:
         return field_names | set(parameters) - {"n_jobs", "random_state"}
 
     def parse_settings(self, settings: dict[str, str]) -> Recipe:
-        """Return a copy with fields or method parameters given as text.
+        """Return a copy with changed fields or method parameters, which are given as text.
 
         Parameters
         ----------
@@ -344,7 +335,7 @@ class Recipe:
         return recipe
 
     def values(self) -> dict[str, Any]:
-        """Return the values of all `settings`, including defaults of the method.
+        """Return the values of all `settings` by name, including defaults of the method.
 
         Returns
         -------
@@ -356,7 +347,10 @@ class Recipe:
 
 
 def parse_setting(name: str, text: str, kind: str) -> Any:
-    """Convert the text of a setting to type `kind`; infer the type if `kind` is empty."""
+    """Return the value of the setting `name` from its text.
+
+    `kind` is the annotation of its type, such as "int | None"; if empty, the type is inferred.
+    """
     if "str" in kind.split(" | "):
         return text
     if text.lower() in ("none", "null"):
@@ -442,11 +436,11 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
     Parameters
     ----------
     name : name of the preset
-    method : method, with its own parameters and aggregator; None is DFDL
+    method : name of the method, whose default parameters and aggregator are used; None is DFDL
     regions : whether the recipe is for a `RegionDetector`. Except for ``"paper"``, margins are then
-        smoothed, and the margin threshold of region patches is fitted for pixels. Encoder features
-        separate training images so well that a fitted threshold misses regions of other images;
-        the closest class is used for them.
+        smoothed, and for pixel features a margin threshold is fitted (aggregation ``"margin"``).
+        Encoder features separate training images so well that a fitted threshold would miss
+        regions of other images.
     """
     if name not in PRESETS:
         raise ValueError(
@@ -469,9 +463,8 @@ def default_uses_encoder(
 ) -> tuple[bool, str]:
     """Return whether the default preset uses a pretrained encoder, and the reason as text.
 
-    An encoder is used if it is available without download, as it is more accurate than pixels.
-    `settings` that apply to one of the two only, or `methods` that need colour channels, take
-    precedence.
+    An encoder is more accurate than pixels and is used if it is available without download, unless
+    `settings` (values by name) apply to pixels only or one of `methods` needs colour channels.
     """
     requested = {name: settings[name] for name in _ENCODER_SETTINGS if name in settings}
     if "features" in requested and requested["features"] not in (*PATCH_FEATURES, PRECOMPUTED):
@@ -493,7 +486,10 @@ def default_uses_encoder(
 def default_region_preset(
     settings: Mapping[str, Any], methods: Iterable[str] = ()
 ) -> tuple[str, str]:
-    """Return the name of the default preset for regions, and the reason as text."""
+    """Return the name of the default preset for regions and the reason as text.
+
+    Arguments are those of `default_uses_encoder`.
+    """
     uses_encoder, reason = default_uses_encoder(settings, methods)
     if not uses_encoder:
         return "regions", reason
@@ -503,22 +499,25 @@ def default_region_preset(
 def resolve_recipe(
     recipe: Recipe | str, method: str | None = None, *, regions: bool = False
 ) -> Recipe:
-    """Return a recipe or the recipe of a preset, with `method` replaced if given."""
+    """Return a recipe, or the recipe of a preset, with another method unless `method` is None."""
     if isinstance(recipe, str):
         return preset(recipe, method, regions=regions)
     return recipe if method in (None, recipe.method) else with_method(recipe, str(method))
 
 
 def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
-    """Return a copy with another method and the default parameters of that method."""
+    """Return a copy with another method and its default or, if `published`, paper parameters.
+
+    Parameters of the recipe that the new method has as well are kept if it has no default for them.
+    """
     entry = get_method(method)
     known = inspect.signature(entry.load_class()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
     parameters |= entry.paper_parameters if published else entry.default_parameters
     if entry.channels and base.n_channels != 3:
         parameters[entry.channels] = base.n_channels
-    fitting = {
+    adapted = {
         "aggregation": entry.aggregation,
         "quality_filters": base.quality_filters if entry.uses_patch_features else NONE,
     }
-    return base.with_changes(method=method, method_parameters=parameters, **fitting)
+    return base.with_changes(method=method, method_parameters=parameters, **adapted)

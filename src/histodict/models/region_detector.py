@@ -41,15 +41,15 @@ from .inputs import (
     RegionOfInterest,
     SingleImage,
     TrainingImages,
-    checked_training_images,
-    data_notes,
+    check_and_sort_images,
     image_region_label,
     labelled_patch_mask,
     region_patch_mask,
     squares_in_region,
+    training_data_info,
 )
 from .model_file import ModelData, array_specs
-from .patch_pipeline import PatchPipeline, PatchSamplingSpec
+from .patch_pipeline import PatchPipeline, SamplingArea
 from .predictions import DetectedRegion, Predictions, RegionPrediction
 from .recipe import Recipe, default_region_preset
 from .tissue_classifier import recipe_fingerprint
@@ -57,13 +57,13 @@ from .training_set import resolve_training_set
 
 
 def region_classes(manifest: Manifest, region: str | None) -> list[str]:
-    """Return the class names [background, region] from labels, or from `region` for masks.
+    """Return the class names [other, region].
 
-    Raises ValueError if an unmasked image's label does not tell whether it shows the region.
+    With masks or outlines, the names follow from `region`; without, they are the two image labels.
     """
     if any(record.is_mapped for record in manifest.records):
         _check_labelled(manifest)
-        _check_unmasked(manifest, region)
+        _check_unmasked_labels(manifest, region)
         if region is None and any(record.annotations for record in manifest.records):
             raise ValueError(
                 f"name the class of outlines that is the region, with {_region_option()}"
@@ -85,8 +85,8 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
     return [next(label for label in labels if label != region), region]
 
 
-def _check_unmasked(manifest: Manifest, region: str | None) -> None:
-    """Raise ValueError if an unmasked image's label does not tell whether it shows the region."""
+def _check_unmasked_labels(manifest: Manifest, region: str | None) -> None:
+    """Raise ValueError if it is unclear whether an image without a mask shows the region."""
     labels = {record.label for record in manifest.records if not record.is_mapped}
     if region is None and labels:
         raise ValueError(
@@ -105,13 +105,13 @@ def _check_unmasked(manifest: Manifest, region: str | None) -> None:
 
 
 def _excludes_region(label: str, region: str) -> bool:
-    """Return whether a label is "not REGION", "no REGION" or the name of a healthy class."""
+    """Return whether a label is "not REGION", "no REGION" or, unlike REGION, a healthy class."""
     is_healthy_only = is_healthy(label) and not is_healthy(region)
     return label in (f"not {region}", f"no {region}") or is_healthy_only
 
 
-def labelled_by_region(manifest: Manifest, region: str) -> Manifest:
-    """Return a manifest with image labels that say whether an image contains the region.
+def relabel_by_region(manifest: Manifest, region: str) -> Manifest:
+    """Return a manifest in which each image is labelled by whether it contains the region.
 
     The labels are used to stratify splits and to evaluate the prediction for the image.
     """
@@ -131,10 +131,11 @@ def _check_labelled(manifest: Manifest) -> None:
 
 
 def _region_option() -> str:
+    """Return the option that names the region, as text for a message."""
     return hint(python="region=…", cli="--regions NAME", web="the field for regions")
 
 
-_MAX_PATCHES = 1000
+_MAX_PATCHES = 1000  # maximum of the minimum region size
 
 
 class RegionDetector(ImageEstimator):
@@ -147,13 +148,13 @@ class RegionDetector(ImageEstimator):
     Parameters
     ----------
     recipe : Recipe or str, optional
-        Settings, or the name of a preset. None is "embeddings" if a pretrained encoder is installed
-        and the settings do not require pixels, else "regions".
+        Settings, or the name of a preset. None is ``"embeddings"`` if a pretrained encoder is
+        installed and the settings do not require pixels, else ``"regions"``.
     method : str, optional
         Method on patches that replaces that of the recipe; see `methods.registry`.
     region : str, optional
-        Name of the region: label of the positive class, or any name for masks. None is the second
-        of two classes.
+        Name of the region: a label or class of outlines, or any name if there are masks. None is
+        the second of two labels.
     random_state : int, default=0
         Seed. The same seed and images, in any order, give the same model.
     n_jobs : int, optional
@@ -170,10 +171,10 @@ class RegionDetector(ImageEstimator):
     classes_ : ndarray of shape (2,)
         The labels [other, region].
     class_names_ : list of str
-        The same as text.
+        Class labels as text.
     margin_threshold_ : float
-        Margin above which a patch is region. It is fitted on the training images if the aggregator
-        is "margin"; else it is 0, and the closest class is predicted.
+        Margin above which a patch belongs to the region. It is fitted on the training images if the
+        aggregator is ``"margin"``; else it is 0, so that the closest class is predicted.
     min_patches_ : int
         Minimum number m of connected patches of a region.
     size_curve_ : SizeCurve
@@ -185,7 +186,7 @@ class RegionDetector(ImageEstimator):
     """
 
     kind: ClassVar[str] = "region-detector"
-    table: ClassVar[str] = "detections"
+    table_name: ClassVar[str] = "detections"
     columns: ClassVar[tuple[str, ...]] = RegionPrediction.COLUMNS
     finds_regions: ClassVar[Literal[True]] = True
     n_estimators_: ClassVar[int] = 1
@@ -246,7 +247,7 @@ class RegionDetector(ImageEstimator):
         executor: Executor | None = None,
         start_from: RegionDetector | None = None,
     ) -> Self:
-        """Train on patches inside and outside of the regions, then choose m on the same images.
+        """Train on patches inside and outside of regions, then choose the minimum region size m.
 
         Parameters
         ----------
@@ -260,7 +261,7 @@ class RegionDetector(ImageEstimator):
         Self
         """
         training = resolve_training_set(X, y, groups, option="" if self.region else "region")
-        with training.files() as manifest, self._progress_callback(callback) as progress:
+        with training.write_files() as manifest, self._progress_callback(callback) as progress:
             fitted = self._fit(manifest, progress, executor, start_from)
         fitted.training_info_ |= training.training_info
         return self._assign_fitted(fitted)
@@ -275,20 +276,20 @@ class RegionDetector(ImageEstimator):
         """Fit a copy of the model on a manifest and return the copy."""
         fitted = copy(self)
         fitted.class_names_ = region_classes(manifest, self.region)
-        manifest = checked_training_images(manifest, self.recipe, self.n_jobs, progress)
+        manifest = check_and_sort_images(manifest, self.recipe, self.n_jobs, progress)
         records = manifest.records
         if any(record.annotations for record in records):
             check_classes(manifest, [fitted.class_names_[1]])
-        sources = [
+        areas = [
             s
             for record in records
-            for s in PatchSamplingSpec.for_record(record, fitted.class_names_[1])
+            for s in SamplingArea.from_record(record, fitted.class_names_[1])
         ]
         fitted.model_ = fitted._build_pipeline()
         start = start_from.model_ if start_from is not None else None
         with image_cache_enabled():
-            n_patches = fitted.model_.fit(sources, progress, executor, start)
-            evaluations = fitted._evaluate_training_images(manifest, progress, executor)
+            n_patches = fitted.model_.fit(areas, progress, executor, start)
+            evaluations = fitted._evaluate_images(manifest, progress, executor)
         fitted.margin_threshold_ = 0.0
         if self.recipe.aggregation == "margin":
             margins = np.concatenate([s.margins[s.tissue] for s in evaluations])
@@ -305,7 +306,7 @@ class RegionDetector(ImageEstimator):
             "n_patients": len(set(manifest.patients)),
             "random_state": self.random_state,
             "n_patches": n_patches,
-        } | data_notes(manifest)
+        } | training_data_info(manifest)
         if start_from is not None:
             fitted.training_info_["started_from"] = start_from.training_info_
         return fitted
@@ -318,7 +319,7 @@ class RegionDetector(ImageEstimator):
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
     ) -> list[LargestRegion]:
-        """Return the largest true and false positive region of every image.
+        """Return the sizes of the largest true and false positive region of every image.
 
         Parameters
         ----------
@@ -332,19 +333,19 @@ class RegionDetector(ImageEstimator):
         """
         return [
             s.region_sizes(self.margin_threshold_)
-            for s in self._evaluate_training_images(manifest, callback, executor)
+            for s in self._evaluate_images(manifest, callback, executor)
         ]
 
-    def _evaluate_training_images(
+    def _evaluate_images(
         self, manifest: Manifest, callback: Callback, executor: Executor | None
     ) -> list[_ImageEvaluation]:
+        """Return margins, tissue and true region of the patches of every image."""
+
         def evaluate(index: int, image_scores: ImageScores) -> _ImageEvaluation:
             record, patch_map = manifest.records[index], image_scores.patch_map
             assert patch_map is not None
-            tissue, truth = (
-                labelled_patch_mask(record, patch_map),
-                region_patch_mask(record, patch_map),
-            )
+            tissue = labelled_patch_mask(record, patch_map)
+            truth = region_patch_mask(record, patch_map)
             return _ImageEvaluation(patch_map.margins[..., 1], tissue, truth & tissue)
 
         return self.model_.score_images(manifest.records, evaluate, callback, executor)
@@ -361,7 +362,7 @@ class RegionDetector(ImageEstimator):
     def predict(self, X: Any, *, mpp: MppLike = ..., within: RegionOfInterest = ...) -> Any: ...
 
     def predict(self, X: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
-        """Return a `RegionPrediction` for a single image, `Predictions` for several.
+        """Return a `RegionPrediction` for a single image, or `Predictions` for several.
 
         Parameters
         ----------
@@ -396,7 +397,7 @@ class RegionDetector(ImageEstimator):
         size = PixelSizeOption.from_mpp(mpp).at(path)
         patch_map = self.model_.score_image(path, size.user_mpp, callback, within).patch_map
         assert patch_map is not None
-        return self._threshold_patches(
+        return self._make_prediction(
             patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
         )
 
@@ -411,17 +412,15 @@ class RegionDetector(ImageEstimator):
         -------
         RegionPrediction
         """
-        return self._threshold_patches(prediction.patch_map, prediction.path, prediction.size)
+        return self._make_prediction(prediction.patch_map, prediction.path, prediction.size)
 
-    def _threshold_patches(
+    def _make_prediction(
         self, patch_map: PatchMap, path: ImageLike, size: PixelSize
     ) -> RegionPrediction:
-        """Return the prediction with regions of at least `min_patches_` connected patches."""
+        """Return the prediction for an image: regions of at least `min_patches_` patches."""
         _, sizes = label_regions(patch_map.predicted_classes == 1)
         largest, min_patches = int(sizes.max(initial=0)), self.min_patches_
-        regions = [
-            _describe_region(patch_map, *region) for region in patch_map.regions(1, min_patches)
-        ]
+        regions = [_make_region(patch_map, *region) for region in patch_map.regions(1, min_patches)]
         label = self.class_names_[int(largest >= min_patches)] if patch_map.n_patches else None
         return RegionPrediction(path, label, largest, min_patches, regions, patch_map, size)
 
@@ -504,19 +503,22 @@ class RegionDetector(ImageEstimator):
         return describe_min_size(self.min_patches_)
 
     def true_label(self, record: ImageRecord) -> str:
-        """Return the region class if the mask, or else the label, shows it; else the other."""
+        """Return the class of an image: the region if its mask, or else its label, shows it."""
         return image_region_label(record, self.class_names_)
 
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return the labels of patches with these corners (n, 2) from mask or image label."""
+        """Return the class of n patches, from the mask or label of the image.
+
+        `corners` (n, 2) are upper left corners (x, y); corners and `side` are in level-0 pixels.
+        """
         x, y = corners.T.astype(np.float64)
         inside = squares_in_region(record, self.class_names_[1], x, y, side)
         return [self.class_names_[int(is_inside)] for is_inside in inside.tolist()]
 
     def fingerprint(self) -> list[Any]:
-        """Return all settings that determine the model fitted on given images."""
+        """Return all settings that determine the fitted model for the same training images."""
         return [self.kind, *recipe_fingerprint(self.recipe), self.region, self.random_state]
 
     # --- model file -----------------------------------------------------------------------------
@@ -524,7 +526,7 @@ class RegionDetector(ImageEstimator):
     def to_model_data(self) -> ModelData:
         """Convert the fitted model to the content of a model file."""
         decision = {"min_patches": self.min_patches_, "margin_threshold": self.margin_threshold_}
-        content = self.model_.content(self.kind, decision, self.training_info_)
+        content = self.model_.to_model_data(self.kind, decision, self.training_info_)
         arrays = content.arrays | {
             f"region_size.{n}": getattr(self.size_curve_, n)
             for n in ("false_negative_rate", "false_positive_rate")
@@ -552,22 +554,23 @@ class RegionDetector(ImageEstimator):
 
 @dataclass(frozen=True)
 class _ImageEvaluation:
-    """Patches (rows, columns) of a training image: margins, tissue mask and true region mask."""
+    """Margins, tissue mask and true region mask of an image's patches, each (rows, columns)."""
 
     margins: NDArray[np.float32]
     tissue: NDArray[np.bool_]
     truth: NDArray[np.bool_]
 
     def region_sizes(self, margin_threshold: float) -> LargestRegion:
+        """Return the sizes of the largest true and false positive region."""
         return match_regions(
             (self.margins > np.float64(margin_threshold)) & self.tissue, self.truth, self.tissue
         )
 
 
-def _describe_region(
+def _make_region(
     patch_map: PatchMap, window: Window, positions: NDArray[np.bool_], polygons: list[list[Ring]]
 ) -> DetectedRegion:
-    """Return size, mean margin, outline and atom usage of a region."""
+    """Return a region from its bounding window, the mask of its patches there, and its outline."""
     grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = window
     area = float(positions.sum()) * grid.step**2

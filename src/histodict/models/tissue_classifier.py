@@ -53,7 +53,7 @@ class TissueClassifier(ImageClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Class labels. With two classes, positive scores stand for the second. Labels `y` are sorted
-        as in scikit-learn; of a table or folder, the class whose name is not healthy comes last.
+        as in scikit-learn; for a table or folder, the class that is not healthy comes last.
     class_names_ : list of str
         Class labels as text.
     model_ : ImagePipeline
@@ -95,7 +95,7 @@ class TissueClassifier(ImageClassifier):
 
     @property
     def model_(self) -> ImagePipeline:
-        """Pipeline that scores the patches of an image, or the image as a whole."""
+        """Fitted pipeline from an image file to its scores."""
         return self._model
 
     def _settings(self) -> dict[str, Any]:
@@ -125,10 +125,10 @@ class TissueClassifier(ImageClassifier):
             of uint8 or Pillow images, or an array (n_images, height, width, 3)
         y : labels of the images: text, integers or booleans; they replace those of a table
         groups : patients of the images; they replace those of a table
-        positive : class with positive scores, of two; None takes the one whose name is not healthy
-            or, with `y`, the last in sorted order
-        callback : receives the progress, instead of the progress bar
-        executor : runs reading images and encoding patches; None uses threads
+        positive : which of two classes has positive scores; None takes the class that is not
+            healthy or, with `y`, the last in sorted order
+        callback : receives the progress; a progress bar is then not shown
+        executor : runs the reading of images and encoding of patches; None uses threads
         start_from : model of the same recipe and classes whose dictionaries are trained further
             (warm start)
 
@@ -139,7 +139,7 @@ class TissueClassifier(ImageClassifier):
         training = resolve_training_set(X, y, groups, positive=positive, option="positive")
         fitted, start = copy(self), None
         with (
-            training.files() as manifest,
+            training.write_files() as manifest,
             image_cache_enabled(),
             self._progress_callback(callback) as progress,
         ):
@@ -218,7 +218,7 @@ class TissueClassifier(ImageClassifier):
 
         Parameters
         ----------
-        images : training images, or similar images
+        images : labelled images, such as the training images
         member : index of the estimator; only ensembles use it
         callback : receives the progress
 
@@ -252,14 +252,16 @@ class TissueClassifier(ImageClassifier):
         return changed
 
     def fingerprint(self) -> list[Any]:
-        """Return all settings that determine the model fitted on given images."""
+        """Return all settings that determine the fitted model for the same training images."""
         return [self.kind, *recipe_fingerprint(self.recipe), self.random_state]
 
     # --- model file -----------------------------------------------------------------------------
 
     def to_model_data(self) -> ModelData:
         """Convert the fitted model to the content of a model file."""
-        return self._model.content(self.kind, {"shift": self.threshold_shift_}, self.training_info_)
+        return self._model.to_model_data(
+            self.kind, {"shift": self.threshold_shift_}, self.training_info_
+        )
 
     @classmethod
     def from_model_data(cls, content: ModelData, n_jobs: int | None) -> TissueClassifier:

@@ -27,7 +27,7 @@ from ..datasets.record import guess_positive_class, is_dataframe
 from ..images.memory_image import MemoryImage
 from ..utils.files import temporary_folder
 from ..utils.text_io import pluralize, relative_name
-from .class_labels import TEXT, NamedLabels, patient_names
+from .class_labels import TEXT, NamedLabels, groups_to_patients
 from .inputs import TrainingImages, as_image_like, is_image_list, resolve_labelled
 
 
@@ -37,10 +37,10 @@ class TrainingSet:
 
     Attributes
     ----------
-    manifest : records of the images; those in memory have names instead of paths
-    label_type : type of the labels `y`; see `class_labels`
+    manifest : records of the images; the path of an image in memory is a name
+    label_type : type of the labels `y`: "str" or a key of `LABEL_TYPES`
     has_patients : whether the patients are known; False for a list of images without groups
-    in_memory : index of a record -> its image in memory
+    in_memory : images in memory by index of the record
     """
 
     manifest: Manifest
@@ -49,8 +49,8 @@ class TrainingSet:
     in_memory: dict[int, MemoryImage] = field(default_factory=dict)
 
     @contextmanager
-    def files(self) -> Iterator[Manifest]:
-        """Write images in memory to temporary PNG files and yield records of all files."""
+    def write_files(self) -> Iterator[Manifest]:
+        """Write images in memory to temporary PNG files and yield the manifest of all files."""
         if not self.in_memory:
             yield self.manifest
             return
@@ -84,16 +84,16 @@ def resolve_training_set(
     ----------
     X : folder, CSV file, DataFrame or `Manifest`; or a list of paths, arrays, Pillow images or
         records
-    y : labels; needed for a list, unless its records have labels
-    groups : patients
-    positive : class with positive scores
+    y : labels of the images; required for a list, unless its records have labels
+    groups : patients of the images; None takes those of records
+    positive : which of two classes has positive scores; None takes that of the manifest
     option : name of the argument for the positive class, for a warning if the class names do not
         determine it; empty for no warning
 
     Notes
     -----
-    A warning about several splits is issued once: the estimators of an ensemble receive the images
-    without the column.
+    A column of splits is removed after a warning, so that the estimators of an ensemble do not
+    repeat the warning.
     """
     if y is None and groups is None and not is_image_list(X):
         training = TrainingSet(resolve_labelled(X, stacklevel=4))
@@ -119,6 +119,7 @@ def resolve_training_set(
 
 
 def _warn_unclear_positive_class(classes: list[str], option: str) -> None:
+    """Warn if the names of two classes do not determine which one is positive."""
     if len(classes) == 2 and not guess_positive_class(classes):
         warnings.warn(
             f"the positive class cannot be guessed from the names {classes[0]!r} and "
@@ -128,7 +129,7 @@ def _warn_unclear_positive_class(classes: list[str], option: str) -> None:
 
 
 def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
-    """Return the images of a list, or of a table with separate labels or patients."""
+    """Return the images of a list, or of a table, with labels `y` and patients `groups`."""
     if isinstance(X, str | os.PathLike):
         raise TypeError(
             f"{X}: y and groups need a list of images, not a single path. Give a list of paths, "
@@ -138,7 +139,7 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
         raise ValueError(
             "X is a single image: give a list of images, or an array of four dimensions"
         )
-    manifest, in_memory, has_patients = _records(X)
+    manifest, in_memory, has_patients = _make_records(X)
     records, label_type, order = list(manifest.records), TEXT, manifest.class_order
     if y is not None:
         labels = NamedLabels.from_labels(y)
@@ -151,7 +152,7 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
             "sub-folder per class, tables and Manifests contain the labels"
         )
     if groups is not None:
-        patients = patient_names(groups)
+        patients = groups_to_patients(groups)
         _check_length("groups", patients, records)
         records = [replace(r, patient=name) for r, name in zip(records, patients, strict=True)]
         manifest = replace(manifest, warnings=())  # of a table without patients
@@ -168,7 +169,7 @@ def _check_length(name: str, values: Sequence[str], records: Sequence[ImageRecor
         raise ValueError(f"X has {pluralize(len(records), 'image')}, and {name} {len(values)}")
 
 
-def _records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
+def _make_records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
     """Return the manifest, images in memory by record index, and whether patients are known."""
     if isinstance(X, Manifest):
         return replace(X, warnings=()), {}, True  # they were shown when it was read
@@ -191,7 +192,7 @@ def _records(X: Any) -> tuple[Manifest, dict[int, MemoryImage], bool]:
 
 
 def _check_paths(records: Sequence[ImageRecord]) -> None:
-    """Raise an error if two paths are the same, or files of the same slide."""
+    """Raise ValueError if two paths are the same, or belong to the same slide."""
     paths = [record.path for record in records]
     for index, path in enumerate(paths):
         if path in paths[:index]:

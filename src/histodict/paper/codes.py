@@ -57,7 +57,7 @@ def run_atoms(setting: Setting) -> Outcome:
     dictionaries = {}
     for method, model in zip(plans, models, strict=True):
         order = [model.class_names_.index(name) for name in classes]
-        dictionaries[paper_name(method)] = model.model_.method_.dictionaries_[order]
+        dictionaries[paper_name(method)] = model.model_.classifier_.dictionaries_[order]
     rows = _atom_rows(classes, dictionaries)
     medians = {
         name: np.median(
@@ -201,7 +201,7 @@ def _image_codes(
 ) -> ImageCodes:
     vectors = _tissue_vectors(model, record)
     step = -(-len(vectors) // _MAX_PATCHES)
-    S, _ = model.model_.method_.encode(model.model_.project(vectors[:: max(step, 1)]))
+    S, _ = model.model_.classifier_.encode(model.model_.project(vectors[:: max(step, 1)]))
     parts = np.split(np.arange(S.shape[1]), len(classes))
     order = np.concatenate([parts[model.class_names_.index(name)] for name in classes])
     S = csr_array(S[:, order])

@@ -364,7 +364,7 @@ def _atom_values(
     report: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     patch_px, statistics = report.atoms.patch_px, report.statistics[usage.atom]
-    sign, atom = float(report.atoms.signs[usage.atom]), report.atoms.with_usage_sign[usage.atom]
+    sign, atom = float(report.atoms.signs[usage.atom]), report.atoms.signed_atoms[usage.atom]
     return {
         "label": statistics.label,
         "name": statistics.name,

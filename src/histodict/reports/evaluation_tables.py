@@ -219,7 +219,7 @@ def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | 
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
     for result in (result for result in predictions if result.is_wrong):
-        patch_map = result.result.predicted.map_of(result.run_index)
+        patch_map = result.result.predicted.load_map(result.run_index)
         if patch_map is not None:
             score = max(result.result.predicted.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
@@ -527,7 +527,7 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
 
 def _draw_region_map(result: ImageResult) -> str:
     """Return the patch map with the true region outlined patch by patch, as a data URI."""
-    stored_map = result.result.predicted.map_of(result.run_index)
+    stored_map = result.result.predicted.load_map(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"

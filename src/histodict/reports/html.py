@@ -33,7 +33,7 @@ from ..datasets.manifest import ImageRecord
 from ..explain.patch_sample import PatchSample
 from ..images.source import ImageSource, open_image
 from ..metrics.scores import CalibrationCurve, RocCurve
-from ..models.patch_pipeline import map_images
+from ..models.patch_pipeline import map_with_progress
 from ..patches.patch_map import COLOURS, class_css_colour
 from ..patches.rendering import jpeg_data_uri
 from ..precomputed.feature_file import is_feature_file
@@ -290,7 +290,7 @@ def patch_images(
                 for p in own_patches
             }
 
-    parts = map_images(crop_patches, len(image_indices), "crop", callback, Threads(n_jobs))
+    parts = map_with_progress(crop_patches, len(image_indices), "crop", callback, Threads(n_jobs))
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 

@@ -211,7 +211,9 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
         return f"combined from {n} models; maps and the page of atoms show the first one"
     if not recipe.is_patch_level:
         return "from the whole image"
-    return f"{_AGGREGATION_DESCRIPTIONS[recipe.aggregation]} (aggregation {recipe.aggregation})"
+    name = recipe.aggregation
+    description = _AGGREGATION_DESCRIPTIONS.get(name, "from statistics of the patches")
+    return f"{description} (aggregation {name})"
 
 
 def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -179,8 +179,7 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
     atoms = model.model_.atoms()
     assert atoms is not None
     bases = {
-        n: atoms.with_usage_sign[atoms.classes == index]
-        for index, n in enumerate(model.class_names_)
+        n: atoms.signed_atoms[atoms.classes == index] for index, n in enumerate(model.class_names_)
     }
     n_patches = sum(prediction.n_patches for prediction in result.predictions)
     return {

@@ -92,7 +92,7 @@ def explain(
     normalized = prepared_image.normalize(patch)[0]
     vector = patches.project(_patch_vector(prepared_image, grid, row, column))
     # For one patch, starting threads takes longer than the computation.
-    code, distances = copy(patches.method_).set_params(n_jobs=1).encode(vector)
+    code, distances = copy(patches.classifier_).set_params(n_jobs=1).encode(vector)
     parts = _decompose_patch(model.class_names_, patches.atoms(), vector[0], code, distances[0])
     for atom in parts["atoms"]:
         atom["name"] = patches.atom_annotations.get(atom["atom"]).name

@@ -169,7 +169,7 @@ def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
         return None
     is_same = parent.kind == model.kind and model.recipes == [parent.recipe]
     is_same = is_same and (parent.finds_regions or parent.class_names_ == training_images.classes)
-    return parent if is_same and "warm_start" in parent.model_.method_.get_params() else None
+    return parent if is_same and "warm_start" in parent.model_.classifier_.get_params() else None
 
 
 def _predict_test_images(

@@ -8,7 +8,18 @@
 
 These are 103 + 12·136 + 16·144 numbers; with the fractions of 20 colours there are 4059. The 2919
 numbers of the grey planes are those of the original program, version 4.2, in its order within a
-family; docs/methods.md explains exceptions. The colour planes are an addition.
+family. The colour planes are an addition.
+
+Where the original program differs from the publications that it cites, this package follows the
+program, with these exceptions:
+
+| | original program | here |
+|---|---|---|
+| Haralick's maximal correlation | an eigenvalue that depends on rounding | the second largest |
+| Tamura's coarseness, if two scales tie | depends on rounding | the finer scale |
+| images below 64 pixels | omits some features | extends them by mirroring |
+| division by 0 | NaN | 0, or 1 for a correlation |
+| colours | fuzzy colour names; hue 0 to 240 | 4 greys, 16 hues; hue 0 to 255 |
 
 Reference: Orlov, Shamir, Macura, Johnston, Eckley, Goldberg, "WND-CHARM: multi-purpose image
 classification using compound image transforms", Pattern Recognition Letters, 2008; Shamir et al.,

@@ -72,7 +72,7 @@ function showNav(current) {
   };
   const links = Object.entries(PAGES).map(([name, page], place) =>
     h("a", {
-      href: "#/" + ways[name].filter((part) => part).join("/"),
+      href: "#/" + (ways[name] ?? [name]).filter((part) => part).join("/"),
       "aria-current": name === current ? "page" : null,
       title: `${page.name} (Alt+${place + 1})`,
     }, h("span", { class: "step" }, String(place + 1)), page.name));
@@ -86,9 +86,10 @@ addEventListener("scroll", () => {
   noting = setTimeout(() => history.replaceState({ y: scrollY }, ""), 100);
 });
 addEventListener("keydown", (event) => {
-  if (event.altKey && "1234".includes(event.key) && event.key) {
+  const link = event.altKey && document.querySelectorAll("#nav a")[Number(event.key) - 1];
+  if (link) {
     event.preventDefault();
-    document.querySelectorAll("#nav a")[Number(event.key) - 1]?.click();
+    link.click();
   }
 });
 document.querySelector(".skip").addEventListener("click", (event) => {

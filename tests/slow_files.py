@@ -1,17 +1,16 @@
-"""Slow test files, of which CI runs a share: `pytest --share 2/4`.
+"""Order of the slow test files: they start first, so that no process runs one of them alone at the
+end.
 
 Most of the time is spent in these files, which run complete commands, trainings, servers and
-browsers. CI selects a quarter of them by the name of the commit (`.ci/run`). `make test` runs all;
-run it before you propose a change.
+browsers.
 """
 
 from __future__ import annotations
 
-# They are started first, so that no process runs one of them alone at the end. These are always
-# run: they detect changed predictions and outdated documents.
-ALWAYS = ("data/test_same_predictions.py", "test_first_hour.py")
-# By CPU time, from 60 s down to 5 s; adjacent files are in different quarters.
-LONG = (
+# By duration, from 60 s down to 5 s.
+SLOW = (
+    "data/test_same_predictions.py",
+    "test_first_hour.py",
     "attacks/test_smoke.py",
     "paper/test_paper_quick.py",
     "utils/test_dask_executor.py",
@@ -83,17 +82,9 @@ LONG = (
     "methods/test_atom_steps.py",
     "utils/test_local.py",
 )
-_PLACES = {name: place for place, name in enumerate(ALWAYS + LONG)}
+_PLACES = {name: place for place, name in enumerate(SLOW)}
 
 
 def place_of(name: str) -> int:
     """Return the position in the order of test files; equal for all fast files."""
     return _PLACES.get(name, len(_PLACES))
-
-
-def left_out(share: str) -> set[str]:
-    """Return the slow files that a share such as 2/3 (the second of three) skips; none for 1/1."""
-    which, _, of = share.partition("/")
-    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
-        raise ValueError(f"--share is one of so many, such as 2/3, not {share!r}")
-    return set(LONG) - set(LONG[int(which) - 1 :: int(of)])
