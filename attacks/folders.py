@@ -113,7 +113,7 @@ def values_of(path: Path) -> tuple[NDArray[Any], ...]:
     with open_features(path) as file:
         n_read = min(file.n_rows, 1000)
         vectors = file.read(slice(0, n_read))
-        if vectors.shape != (n_read, file.origin.length) or not np.isfinite(vectors).all():
+        if vectors.shape != (n_read, file.metadata.length) or not np.isfinite(vectors).all():
             raise InvariantError(
                 f"vectors of shape {vectors.shape}, or with values that are not finite"
             )

@@ -134,4 +134,4 @@ def train_and_test(
 def _statistics(fitted: FittedMethod, image: ImagePatches) -> PatchStatistics:
     distances, codes = fitted.distances(image.everywhere)
     margins = patch_margins(distances).astype(np.float32)
-    return PatchStatistics.of_map(distances.argmin(axis=1).astype(np.int16), margins, codes)
+    return PatchStatistics.from_map(distances.argmin(axis=1).astype(np.int16), margins, codes)

@@ -72,7 +72,7 @@ def _draw(name: str, folder: Path, file: Path) -> None:
     for place, (record, path) in enumerate(zip(manifest.records, done.files, strict=True)):
         with open_features(path) as features:
             rows = np.sort(rng.permutation(features.n_rows)[: _PER_IMAGE[name]])
-            X.append(features.read_some(rows).astype(np.float16))
+            X.append(features.read_rows(rows).astype(np.float16))
             corners = features.coords[rows]
         own = [record.label] * len(rows)
         if record.mask is not None:

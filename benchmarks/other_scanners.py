@@ -57,4 +57,4 @@ def test_images(test: Manifest, kind: str) -> Iterator[tuple[ImageLike, ImageRec
         if kind == PLAIN:
             yield record.path, record
         else:
-            yield MemoryImage.of_array(pixels_of(record, kind), record.path.name), record
+            yield MemoryImage.from_array(pixels_of(record, kind), record.path.name), record

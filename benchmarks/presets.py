@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histodict.datasets.manifest import Manifest
-from histodict.decision.aggregation import n_scores, predicted_class
+from histodict.decision.aggregation import count_scores, predicted_class
 from histodict.decision.calibration import Calibration
 from histodict.metrics.scores import balanced_accuracy, expected_calibration_error
 from histodict.model_selection.protocols import learning_curve_splits
@@ -130,7 +130,7 @@ class Member:
         times.append(time.perf_counter())
         model = learner(self.recipe).fit(train)
         times.append(time.perf_counter())
-        abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
+        abstaining = np.full(count_scores(len(manifest.classes)), np.nan)
         output = {}
         for kind in self.kinds:
             summaries = [

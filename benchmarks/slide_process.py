@@ -28,7 +28,7 @@ from histodict.images import slide_process
 slide_process.USE_SUBPROCESS = sys.argv[1] == "apart"
 from histodict.cli import app
 app(["predict", *sys.argv[2:]], standalone_mode=False)
-slide_process.end_all()
+slide_process.end_all_processes()
 spent = os.times()
 print("CPU", spent.user + spent.system + spent.children_user + spent.children_system)
 """

@@ -78,7 +78,7 @@ def _of_children() -> tuple[float, float]:
     from histodict.images import slide_reader as slide_process
 
     peak_mib = sum(_peak_mib(process.pid) for process in slide_process._LIVING)
-    slide_process.end_all()
+    slide_process.end_all_processes()
     spent = os.times()
     return spent.children_user + spent.children_system, peak_mib
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from histodict.datasets.manifest import ImageRecord, Manifest
-from histodict.decision.aggregation import n_scores
+from histodict.decision.aggregation import count_scores
 from histodict.images.memory_image import MemoryImage
 from histodict.metrics.scores import balanced_accuracy
 from histodict.models import TissueClassifier
@@ -93,10 +93,10 @@ class Trained:
             if self.augmented:
                 train = with_simulated_scans(train, Path(folder))
             model = TissueClassifier(recipe, n_jobs=1).fit(train)
-        abstaining = np.full(n_scores(len(manifest.classes)), np.nan)
+        abstaining = np.full(count_scores(len(manifest.classes)), np.nan)
 
         def scores_of_image(record: ImageRecord, pixels: Pixels) -> NDArray[np.float64]:
-            image = MemoryImage.of_array(pixels, record.path.name)
+            image = MemoryImage.from_array(pixels, record.path.name)
             found = model._score_image(image, record.mpp).scores
             return abstaining if found is None else found
 

@@ -91,7 +91,7 @@ def choose(
     if rule == "uncertainty":
         return [int(place) for place in np.argsort(margins, kind="stable")[:n]]
     same = np.zeros(len(margins)) if rule == "novelty" else margins
-    return [one.position for one in suggest(same, descriptors, training, n)]
+    return [one.candidate for one in suggest(same, descriptors, training, n)]
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _slide(size: WaitsSize, folder: Path) -> tuple[Case, Case]:
 
     def predict() -> None:
         model.predict_one(path)
-        slide_process.end_all()  # CPU time is known after the process has ended
+        slide_process.end_all_processes()  # CPU time is known after the process has ended
 
     with tifffile.TiffFile(path) as tiff:
         page = tiff.pages[0]

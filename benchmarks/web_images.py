@@ -35,7 +35,7 @@ from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
-from histodict.web.maps import outlines
+from histodict.web.maps import region_outlines
 from tests.web.browser import open_browser
 
 from .machine import describe_machine
@@ -212,7 +212,7 @@ def measure_outlines(side: int = 4000) -> None:
             grid, margins = PatchGrid(n, n, 20, step, 1.0), np.zeros((n, n, 2), np.float32)
             annotated = PatchMap(grid, predicted_classes, margins, ("a", "b"), Path("x.jpg"))
             started = time.process_time()
-            rings = outlines(annotated, 1, 4)
+            rings = region_outlines(annotated, 1, 4)
             seconds = time.process_time() - started
             print(
                 f"  a patch every {step:2d} pixels, {text:7s} {seconds:.2f} s, {len(rings)} rings"

@@ -78,11 +78,11 @@ def slide_library(tmp_path, monkeypatch):
     """Return a function that replaces the module openslide for slides opened afterwards."""
 
     def replace(source):
-        slide_process.end_idle()
+        slide_process.end_idle_processes()
         folder = tmp_path / "library"
         folder.mkdir(exist_ok=True)
         (folder / "openslide.py").write_text(source)
         monkeypatch.syspath_prepend(folder)
 
     yield replace
-    slide_process.end_idle()
+    slide_process.end_idle_processes()

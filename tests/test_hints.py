@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from histodict.datasets.manifest import ImageRecord, read_manifest
-from histodict.datasets.survey import common_size
+from histodict.datasets.survey import common_pixel_size
 from histodict.images.pixel_size import PixelSize, size_warnings
 from histodict.models import TissueClassifier
 from histodict.models.prepared_image import open_prepared_image
@@ -40,9 +40,9 @@ def messages(image):
     """Yield each message with its hint for Python, the command line and the web page."""
     known, other = (ImageRecord(image, "", "", mpp=mpp) for mpp in (0.25, 0.5))
     how = "set it with mpp=…", "set it with --mpp", "on the data page"
-    yield message(common_size, [known, ImageRecord(image, "", "")], None), how
+    yield message(common_pixel_size, [known, ImageRecord(image, "", "")], None), how
     setting = "the setting mpp=0.5", "--set mpp=0.5", "setting mpp to 0.5 in the training settings"
-    yield message(common_size, [known, other], None), setting
+    yield message(common_pixel_size, [known, other], None), setting
     yield size_warnings([PixelSize(0.5, "assumed")], 0.5, None)[0], how
     before = "Train with mpp=…", "Train with --mpp", "on the data page before"
     yield size_warnings([PixelSize(0.5, "file")], None, None)[0], before

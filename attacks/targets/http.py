@@ -117,23 +117,23 @@ class _Server:
         from histodict.web.api.trainings import _chosen_plan
         from histodict.web.datasets import open_dataset
         from histodict.web.jobs import DONE, new_job
-        from histodict.web.training import TrainingRequest, training_request
+        from histodict.web.training import TrainingSettings, make_training_request
         from histodict.web.worker import train
 
-        sources = self._app.state.context.sources
+        sources = self._app.state.context.indexes
         tissue = self._folder / "data" / "tissue"
         data = open_dataset(self._user, sources, tissue)
         bare = open_dataset(self._user, sources, tissue, ignores_labels=True)
         (own,) = change_classes(bare, {"name": "a"})
-        wish = TrainingRequest(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
-        job = new_job(self._user, training_request(data, wish) | {"parent": None})
+        wish = TrainingSettings(_chosen_plan("quick", "dfdl", False, _SMALL), None, 0, test_folds=2)
+        job = new_job(self._user, make_training_request(data, wish) | {"parent": None})
         train(job, no_callback)
         job.set_state(DONE, 1)
         return {
             DATA: data.id,
             BARE: bare.id,
             CLASS: own.id,
-            IMAGE: next(iter(data.listing.by_id)),
+            IMAGE: next(iter(data.index.by_id)),
             JOB: job.id,
             TOKEN: self._user.token(),
         }

@@ -118,7 +118,7 @@ class Metadata(Target):
 
     def _training(self, records: list[ImageRecord], is_image: bool) -> None:
         """Check the files like `train`."""
-        for record, reason in check_readable(records, 1).bad:
+        for record, reason in check_readable(records, 1).unusable:
             _check_reason(reason, record.path)
         for record in records:
             try:

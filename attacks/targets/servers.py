@@ -66,7 +66,7 @@ class ServersTarget(Target):
         sources = DatasetIndexCache(DataFolders([self._folder / "data"]))
         data = open_dataset(user, sources, self._folder / "data" / "bare", ignores_labels=True)
         (own,) = change_classes(data, {"name": "a"})
-        (self._image,) = data.listing.by_id
+        (self._image,) = data.index.by_id
         self._data, self._label, self._token = data.id, own.id, user.token()
 
     def case(self, rng: Generator) -> Case:

@@ -146,7 +146,7 @@ class ImageTask:
             Path(earlier[0]) if earlier and Path(earlier[0]).exists() else None
         )
         record = replace(record, patient=record.patient or previous["row"].get("patient", ""))
-        if previous.get("ground_truth") and not (record.label or record.is_mapped):
+        if previous.get("ground_truth") and not (record.label or record.has_regions):
             stored = record_from_result(previous)
             record = replace(
                 record, label=stored.label, mask=stored.mask, annotations=stored.annotations
@@ -446,7 +446,7 @@ def predict_images(
     worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
     predict = partial(predict_and_export, worker_model, folder.absolute(), progress)
-    results = (executor or Threads(1)).map(predict, missing, lost=str)
+    results = (executor or Threads(1)).map(predict, missing, on_worker_death=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(
@@ -606,7 +606,7 @@ def _with_true_label(
     if record.patient:
         row["patient"] = record.patient
     try:
-        if record.label or record.is_mapped:
+        if record.label or record.has_regions:
             truth = model.true_label(record)
             row |= {"truth": truth} if truth else {}
             ground_truth = ground_truth_to_json(with_absolute_paths(record))

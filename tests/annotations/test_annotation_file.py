@@ -15,7 +15,7 @@ from histodict.annotations.outlines import (
     AnnotationPolygon,
     RunLengthMask,
     find_self_intersections,
-    is_tangled,
+    is_too_complex,
 )
 from histodict.datasets.annotated import RegionMask
 from histodict.images.source import ImageError
@@ -161,8 +161,8 @@ def test_tangled_rings_are_distinguished_from_long_ones(rng):
     teeth = np.stack([np.tile([0.0, 9000.0], n // 2), np.linspace(0, 9000, n)], axis=1)
     ring = np.concatenate([teeth, [[9999, 9000], [9999, -9], [0, -9]]])
     for own in (ring, ring[:, ::-1]):
-        assert not is_tangled(own) and find_self_intersections(own) == []
-    assert is_tangled(rng.uniform(0, 1000, (150_000, 2)))
+        assert not is_too_complex(own) and find_self_intersections(own) == []
+    assert is_too_complex(rng.uniform(0, 1000, (150_000, 2)))
     crossed = rng.uniform(0, 1000, (300, 2))
     assert (
         100
@@ -200,7 +200,7 @@ def test_geojson_of_every_qupath_version_gives_the_same_region(tmp_path, version
         wrapped
     ]
     path = write_geojson(tmp_path / f"slide.{ending}", content)
-    assert AnnotationFile(path).read().names == {"Tumor": 1}
+    assert AnnotationFile(path).read().class_counts == {"Tumor": 1}
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
 
 
@@ -208,7 +208,7 @@ def test_geojson_of_every_qupath_version_gives_the_same_region(tmp_path, version
 def test_derived_class_has_its_full_name(tmp_path, version):
     annotated = feature("Tumor: Positive", *LAKE, version=version)
     path = write_geojson(tmp_path / "a.geojson", collection(annotated))
-    assert list(AnnotationFile(path).read().names) == ["Tumor: Positive"]
+    assert list(AnnotationFile(path).read().class_counts) == ["Tumor: Positive"]
 
 
 def test_other_content_of_qupath_files(tmp_path):
@@ -234,7 +234,7 @@ def test_other_content_of_qupath_files(tmp_path):
     content = collection(multi, mixed, parent, cell, empty)
     path = write_geojson(tmp_path / "a.geojson", content)
     found = AnnotationFile(path).read()
-    assert found.names == {"Stroma": 3, "Tumor": 1, "unclassified": 1}
+    assert found.class_counts == {"Stroma": 3, "Tumor": 1, "unclassified": 1}
     assert found.skipped == {"points": 1, "cells": 1, "polygons without an area": 1}
     assert "ignored: 1 points" in found.notes()[0]
     expected = boxes((0, 0, 4, 4), (60, 0, 64, 4), (70, 50, 80, 60), holes=[(61, 1, 62, 2)])
@@ -242,7 +242,7 @@ def test_other_content_of_qupath_files(tmp_path):
     np.testing.assert_array_equal(covered(path, "Tumor"), LAKE_PIXELS)
     np.testing.assert_array_equal(covered(path, "unclassified"), boxes((0, 50, 10, 60)))
     alone = write_geojson(tmp_path / "b.geojson", multi["geometry"])
-    assert AnnotationFile(alone).read().names == {"unclassified": 2}
+    assert AnnotationFile(alone).read().class_counts == {"unclassified": 2}
 
 
 def test_groups_of_asap_are_classes(tmp_path):
@@ -254,7 +254,7 @@ def test_groups_of_asap_are_classes(tmp_path):
         ("Tumor", "Dot", [[3, 3], [3, 3]]),
     ]
     path = write_asap(tmp_path / "a.xml", outlines)
-    assert AnnotationFile(path).read().names == {"Tumor": 3, "unclassified": 1}
+    assert AnnotationFile(path).read().class_counts == {"Tumor": 3, "unclassified": 1}
     assert AnnotationFile(path).read().skipped == {"dot annotations": 1}
     expected = boxes((0, 0, 20, 20), (40, 0, 50, 20), (0, 40, 20, 50))
     np.testing.assert_array_equal(covered(path, "Tumor"), expected)

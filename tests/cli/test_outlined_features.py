@@ -85,6 +85,6 @@ def test_training_patches_are_inside(slides, rng):
     annotation = AnnotationFile(slides / "geojson" / "s0.geojson", ("Tumor",))
     with open_features(slides / "features" / "s0.h5") as file:
         prepared = PrecomputedImage(file, preset("precomputed"), None, None, annotation)
-        inside = file.read_some(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
+        inside = file.read_rows(np.flatnonzero(file.coords[:, 0] >= MIDDLE))
         sampled = prepared.sample_features(1000, rng)
     assert {row.tobytes() for row in sampled} == {row.tobytes() for row in inside}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from histodict.cli import app
 from histodict.cli.console import FAILURES
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.utils.text_io import first_of, printable
+from histodict.utils.text_io import limit_lines, printable
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=8", "n_iter=1")
 FULL = Path("/dev/full")
@@ -122,8 +122,8 @@ def test_ten_of_many_failures_are_printed_and_all_are_in_a_table(model, images, 
 
 
 def test_first_of():
-    assert first_of(["a"] * 10) == ["a"] * 10
-    assert first_of(["a"] * 11, ": see t") == ["a"] * 10 + ["and 1 more: see t"]
+    assert limit_lines(["a"] * 10) == ["a"] * 10
+    assert limit_lines(["a"] * 11, ": see t") == ["a"] * 10 + ["and 1 more: see t"]
 
 
 def odd_entries(folder):

@@ -204,7 +204,7 @@ def test_special_file_as_image_is_refused_without_waiting(tmp_path, name):
     path = odd_entries(tmp_path) / f"{name}.png"
     with pytest.raises(ImageError, match=f"^{path}: (not|is) "):
         open_image(path)
-    assert check_readable([ImageRecord(path, "a", "p")]).bad
+    assert check_readable([ImageRecord(path, "a", "p")]).unusable
 
 
 def test_folders_that_link_to_each_other_are_listed_quickly(tmp_path):

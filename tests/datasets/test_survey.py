@@ -67,9 +67,9 @@ def test_readable_images_remain_and_skipped_ones_are_recorded(damaged):
 def test_unreadable_mask_counts_as_its_image(tmp_path):
     record = ImageRecord(save(tmp_path / "a.png"), "", "p", mask=tmp_path / "m.png")
     save(tmp_path / "m.png")
-    assert check_readable([record]).bad == []
+    assert check_readable([record]).unusable == []
     Image.new("L", (90, 10)).save(tmp_path / "m.png")
-    ((_, reason),) = check_readable([record]).bad
+    ((_, reason),) = check_readable([record]).unusable
     assert "different aspect ratios" in reason
 
 
@@ -117,7 +117,7 @@ def test_unexpected_error_is_reported_like_others(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "open_image", open_image)
     ((record, reason),) = module.check_readable(
         manifest(tmp_path, ("a.png", "x"), ("b.png", "y")).records
-    ).bad
+    ).unusable
     assert record.path.name == "a.png"
     assert f"{record.path}: unexpected ZeroDivisionError: division by zero [at " in reason
 

@@ -18,7 +18,7 @@ from histodict.patches.patch_map import PatchMap
 
 def statistics_of(residuals, codes):
     """Return the statistics of an image whose patches all lie on tissue."""
-    return PatchStatistics.of_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
+    return PatchStatistics.from_map(residuals.argmin(axis=1), patch_margins(residuals), codes)
 
 
 def image(rng, share, n_patches=200, n_classes=2):
@@ -35,7 +35,7 @@ def test_statistics_count_tissue_only(rng):
     predicted_classes = residuals.argmin(axis=2)
     background = rng.random((6, 10)) < 0.4
     predicted_classes[background] = -1
-    statistics = PatchStatistics.of_map(predicted_classes, margins, np.zeros(5))
+    statistics = PatchStatistics.from_map(predicted_classes, margins, np.zeros(5))
     assert statistics.n_patches == (~background).sum()
     assert statistics.class_counts.tolist() == [(predicted_classes == i).sum() for i in range(3)]
     np.testing.assert_allclose(statistics.margins, margins[~background].sum(axis=0))
@@ -169,7 +169,7 @@ def test_patch_scores_of_margin_aggregators_average_to_the_image_score(rng, name
     predicted_classes = residuals.argmin(axis=2).astype(np.int16)
     predicted_classes[0, :3] = -1
     tissue = predicted_classes >= 0
-    statistics = PatchStatistics.of_map(predicted_classes, margins, rng.random(2))
+    statistics = PatchStatistics.from_map(predicted_classes, margins, rng.random(2))
     scores = rule.scores(statistics)
     grid = PatchGrid(5, 6, 10, 10, 1.0)
     raw = PatchMap(grid, predicted_classes, margins, tuple("abc"[:n_classes]), Path("x"))

@@ -110,7 +110,7 @@ def test_uninformative_members_get_small_weights_with_many_patients(rng):
     assert many.weights[0] > 0.97 and 0.25 < few.weights[0] < 0.5
     right = [np.mean((c.scores(scores)[:, 0] > 0) == labels) for c in (few, many)]
     assert right[1] > right[0] + 0.05
-    equal = ScoreCombination.equal(scores)
+    equal = ScoreCombination.with_equal_weights(scores)
     np.testing.assert_array_equal(equal.weights, 0.25)
     assert equal.offset == 0
 

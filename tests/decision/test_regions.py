@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from histodict.decision.threshold import (
-    LargestRegion,
+    LargestRegionSizes,
     SizeCurve,
     fit_margin_threshold,
-    match_regions,
+    measure_largest_regions,
 )
 
 
@@ -19,20 +19,26 @@ def test_outside_of_a_mask_counts_as_a_negative_image():
     positive = mask_of("##....", "##....", "....##", "......")
     truth = mask_of("#.....", "......", "......", "......")
     everywhere = np.ones_like(truth)
-    assert match_regions(positive, truth, everywhere) == LargestRegion(4, 2)
-    assert match_regions(positive, ~truth, everywhere) == LargestRegion(4, 0)
-    assert match_regions(positive, np.zeros_like(truth), everywhere) == LargestRegion(None, 4)
-    assert match_regions(positive, everywhere, everywhere) == LargestRegion(4, None)
-    assert match_regions(np.zeros_like(truth), truth, truth) == LargestRegion(0, None)
+    assert measure_largest_regions(positive, truth, everywhere) == LargestRegionSizes(4, 2)
+    assert measure_largest_regions(positive, ~truth, everywhere) == LargestRegionSizes(4, 0)
+    assert measure_largest_regions(
+        positive, np.zeros_like(truth), everywhere
+    ) == LargestRegionSizes(None, 4)
+    assert measure_largest_regions(positive, everywhere, everywhere) == LargestRegionSizes(4, None)
+    assert measure_largest_regions(np.zeros_like(truth), truth, truth) == LargestRegionSizes(
+        0, None
+    )
 
 
 def test_min_patches_is_closest_to_the_origin():
-    findings = [LargestRegion(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))]
+    findings = [
+        LargestRegionSizes(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))
+    ]
     curve = SizeCurve.from_regions(findings)
     distances = []
     for m in range(1, 21):
-        miss = np.mean([f.true_positive < m for f in findings])
-        alarm = np.mean([f.false_positive >= m for f in findings])
+        miss = np.mean([f.true_positive_size < m for f in findings])
+        alarm = np.mean([f.false_positive_size >= m for f in findings])
         assert (curve.false_negative_rate[m - 1], curve.false_positive_rate[m - 1]) == (miss, alarm)
         distances.append(np.hypot(miss, alarm))
     assert curve.min_patches == int(np.argmin(distances)) + 1 == 4
@@ -43,9 +49,9 @@ def test_min_patches_is_closest_to_the_origin():
 
 def test_fit_without_positives_or_negatives_is_refused():
     with pytest.raises(ValueError, match="without the positive class"):
-        SizeCurve.from_regions([LargestRegion(3, None)])
+        SizeCurve.from_regions([LargestRegionSizes(3, None)])
     with pytest.raises(ValueError, match="with the positive class"):
-        SizeCurve.from_regions([LargestRegion(None, 3)])
+        SizeCurve.from_regions([LargestRegionSizes(None, 3)])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -48,7 +48,7 @@ def test_adaptation_counts_changed_images_and_groups(rng):
     moved = ThresholdAdaptation.from_scores(
         [*scores, np.nan], unlabelled_threshold(scores)
     )  # one image is background
-    assert moved.groups == (20, 30) and not moved.one_is_small
+    assert moved.groups == (20, 30) and not moved.has_small_group
     threshold = unlabelled_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
     assert moved.n_moved == between.sum()
@@ -61,5 +61,5 @@ def test_adaptation_counts_changed_images_and_groups(rng):
 
 
 def test_small_group_is_reported():
-    assert ThresholdAdaptation.from_scores([0.0] * 9 + [2.0, 2.0], 0.5).one_is_small
-    assert not ThresholdAdaptation.from_scores([0.0] * 8 + [2.0, 2.0], 0.5).one_is_small
+    assert ThresholdAdaptation.from_scores([0.0] * 9 + [2.0, 2.0], 0.5).has_small_group
+    assert not ThresholdAdaptation.from_scores([0.0] * 8 + [2.0, 2.0], 0.5).has_small_group

@@ -11,7 +11,7 @@ from PIL import Image
 
 from histodict.encoders import get_patch_features, load_encoder, needs_no_consent
 from histodict.encoders.encoder import clear_encoder_cache
-from histodict.encoders.torch_encoder import cut_windows, join_maps, padded, window_starts
+from histodict.encoders.torch_encoder import cut_windows, join_maps, pad_to_side, window_starts
 from histodict.models import TissueClassifier
 from histodict.models.recipe import Recipe
 from tests.images.files import tissue
@@ -284,7 +284,7 @@ def test_windows_cover_a_length(length):
 def test_features_return_to_their_positions(rng, shape):
     """Each feature vector is the mean of its own position, for any windows."""
     pixels = rng.integers(0, 255, (*shape, 3), dtype=np.uint8)
-    corners, windows = cut_windows(padded(pixels, 8), 8)
+    corners, windows = cut_windows(pad_to_side(pixels, 8), 8)
     maps = windows.reshape(len(windows), 4, 2, 4, 2, 3).mean(axis=(2, 4)).astype(np.float32)
     expected = pixels.reshape(shape[0] // 2, 2, shape[1] // 2, 2, 3).mean(axis=(1, 3))
     found = join_maps(corners, maps, 2, (shape[0] // 2, shape[1] // 2))

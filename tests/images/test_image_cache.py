@@ -50,7 +50,7 @@ def decoded(monkeypatch):
 
     monkeypatch.setattr(memory_image, "decode", decode)
     # Treat new files as settled at once.
-    monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
+    monkeypatch.setattr(in_memory, "_MIN_AGE_S", -1.0)
     monkeypatch.setattr(memory_image, "_CACHE", memory_image._ImageCache())
     return names
 
@@ -172,7 +172,7 @@ def test_changed_file_is_decoded_again(files, decoded):
 
 
 def test_recently_written_file_is_not_cached(files, decoded, monkeypatch):
-    monkeypatch.setattr(in_memory, "_SETTLED_S", 2.5)
+    monkeypatch.setattr(in_memory, "_MIN_AGE_S", 2.5)
     fresh = files[0].with_name("fresh.png")
     Image.new("RGB", (40, 30), COLOURS[0]).save(fresh)
     with image_cache_enabled():

@@ -73,19 +73,19 @@ def test_regions_have_the_same_pixels(slide, rng):
             x, y = (int(rng.integers(-40, side)) for side in (width, height))
             sizes = rng.integers(8, 700, 2).tolist()
             piece = order(ours, level, x, y, *sizes, int(rng.choice([1, 2, 4])))
-            assert ours.do("piece", *piece) == theirs.do("piece", *piece)
+            assert ours.execute("read_tile", *piece) == theirs.execute("read_tile", *piece)
 
 
 def test_complete_level_is_read_without_openslide(synthetic_slide, openslide_requests):
     slides = opened(synthetic_slide)
-    slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    slides.read_tile(*order(slides, 0, 0, 0, SIDE, SIDE))
     assert not openslide_requests
 
 
 def test_openslide_reads_between_pixels_of_a_level(synthetic_slide, openslide_requests):
     slides = opened(synthetic_slide)
     corner, fields = order(slides, 1, 10, 10, 50, 50)
-    slides.piece([corner[0] + 1, corner[1]], fields)
+    slides.read_tile([corner[0] + 1, corner[1]], fields)
     assert len(openslide_requests) == 1
 
 
@@ -106,7 +106,7 @@ def test_damaged_tiles_behave_as_with_openslide(slide, tmp_path, rng):
         x, y = place % across * level.tile[0], place // across * level.tile[1]
         predictions = []
         for slides in (opened(path), opened(path, tiles=False)):
-            predictions.append(slides.do("piece", *order(slides, 0, x, y, 64, 64)))
+            predictions.append(slides.execute("read_tile", *order(slides, 0, x, y, 64, 64)))
             slides.close()
         assert predictions[0] == predictions[1]
         outcomes.add(predictions[0][0] == DONE)
@@ -124,7 +124,7 @@ def test_level_with_differing_pixels_is_not_used(synthetic_slide, monkeypatch):
     monkeypatch.setattr(JpegTileLevel, "decode", off_by_one)
     slides, right = opened(synthetic_slide), opened(synthetic_slide, tiles=False)
     piece = order(slides, 0, 0, 0, 600, 600)
-    assert slides.piece(*piece) == right.piece(*piece)
+    assert slides.read_tile(*piece) == right.read_tile(*piece)
     assert 0 not in slides._slide._tiles.levels
 
 
@@ -137,16 +137,16 @@ def test_tile_is_decoded_once_for_neighbouring_regions(synthetic_slide, monkeypa
     slides = opened(synthetic_slide)
     for y in range(0, SIDE - 528, 512):
         for x in range(0, SIDE - 528, 512):
-            slides.piece(*order(slides, 0, x, y, 528, 528))
+            slides.read_tile(*order(slides, 0, x, y, 528, 528))
     assert len(places) == len(set(places)) > 9
 
 
 def test_tile_cache_is_bounded(synthetic_slide, monkeypatch):
     monkeypatch.setattr(tiled_level, "_CACHE_BYTES", 3 * 4 * 256**2)
     slides = opened(synthetic_slide)
-    full_level = slides.piece(*order(slides, 0, 0, 0, SIDE, SIDE))
+    full_level = slides.read_tile(*order(slides, 0, 0, 0, SIDE, SIDE))
     assert len(slides._slide._tiles.levels[0]._cache._entries) == 3
-    assert full_level == opened(synthetic_slide, tiles=False).piece(
+    assert full_level == opened(synthetic_slide, tiles=False).read_tile(
         *order(slides, 0, 0, 0, SIDE, SIDE)
     )
 
@@ -155,4 +155,4 @@ def test_openslide_reads_all_without_the_decoder(synthetic_slide, monkeypatch):
     monkeypatch.setattr(jpeg_tiles, "can_decode", lambda: False)
     slides = opened(synthetic_slide)
     assert not slides._slide._tiles.levels
-    assert len(slides.piece(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3
+    assert len(slides.read_tile(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3

@@ -31,8 +31,8 @@ def assert_same(one, two):
 
 def test_array_gives_the_bits_of_its_png(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    assert_same(MemoryImage.of_array(pixels, "a"), tmp_path / "a.png")
-    assert_same(MemoryImage.of_array(pixels[::-1][::-1], "a"), tmp_path / "a.png")
+    assert_same(MemoryImage.from_array(pixels, "a"), tmp_path / "a.png")
+    assert_same(MemoryImage.from_array(pixels[::-1][::-1], "a"), tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "P", "CMYK", "I;16", "F", "1"])
@@ -47,18 +47,18 @@ def test_pillow_image_of_any_mode_gives_the_bits_of_its_file(mode, pixels, rng, 
         image = Image.fromarray(pixels).convert(mode)
     file = tmp_path / ("a.tif" if mode in ("CMYK", "F") else "a.png")
     image.save(file)
-    assert_same(MemoryImage.of_pillow(image, "a"), file)
+    assert_same(MemoryImage.from_pillow(image, "a"), file)
 
 
 def test_opened_pillow_image_keeps_name_rotation_and_pixel_size(pixels, tmp_path):
     exif = Image.Exif()
     exif[274] = 6  # rotated by a quarter
     Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif)
-    turned = MemoryImage.of_pillow(Image.open(tmp_path / "turned.jpg"), "a")
+    turned = MemoryImage.from_pillow(Image.open(tmp_path / "turned.jpg"), "a")
     assert_same(turned, tmp_path / "turned.jpg")
-    assert turned.picture.size == (70, 90)
+    assert turned.decoded.size == (70, 90)
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
-    sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
+    sized = MemoryImage.from_pillow(Image.open(tmp_path / "sized.tif"), "a")
     assert sized.mpp == pytest.approx(0.5)
     assert str(sized) == str(tmp_path / "sized.tif")
     with open_image(sized) as own, open_image(sized, 0.25) as specified:
@@ -71,8 +71,8 @@ def test_resized_pillow_image_has_no_pixel_size(orientation, pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800), tiffinfo=tags)
     original, small = Image.open(tmp_path / "sized.tif"), Image.open(tmp_path / "sized.tif")
     small.thumbnail((45, 45))
-    assert MemoryImage.of_pillow(original, "a").mpp == pytest.approx(0.5)
-    assert MemoryImage.of_pillow(small, "a").mpp is None
+    assert MemoryImage.from_pillow(original, "a").mpp == pytest.approx(0.5)
+    assert MemoryImage.from_pillow(small, "a").mpp is None
 
 
 def test_pillow_image_of_16_bit_colours_is_refused(rng, tmp_path):
@@ -80,26 +80,26 @@ def test_pillow_image_of_16_bit_colours_is_refused(rng, tmp_path):
     colours = rng.integers(0, 4096, (70, 90, 3)).astype(np.uint16)
     imwrite(tmp_path / "a.tif", colours, photometric="rgb")
     with pytest.raises(ImageError, match=r"a\.tif: Pillow drops .* pass the path of the file"):
-        MemoryImage.of_pillow(Image.open(tmp_path / "a.tif"), "a")
+        MemoryImage.from_pillow(Image.open(tmp_path / "a.tif"), "a")
 
 
 def test_pixel_size_is_resolved_as_for_a_file(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
-    sized = MemoryImage.of_pillow(Image.open(tmp_path / "sized.tif"), "a")
+    sized = MemoryImage.from_pillow(Image.open(tmp_path / "sized.tif"), "a")
     assert PixelSizeOption(default=0.25).at(sized) == PixelSizeOption(default=0.25).at(
         tmp_path / "sized.tif"
     )
     assert PixelSizeOption(default=0.25).at(sized).origin == "file"
-    assert PixelSizeOption(default=0.25).at(MemoryImage.of_array(pixels, "a")) == PixelSize(
+    assert PixelSizeOption(default=0.25).at(MemoryImage.from_array(pixels, "a")) == PixelSize(
         0.25, "command"
     )
 
 
 def test_cache_key_changes_with_a_pixel(pixels):
-    one = MemoryImage.of_array(pixels, "a")
-    assert cache_key(one) == cache_key(MemoryImage.of_array(pixels.copy(), "b"))
+    one = MemoryImage.from_array(pixels, "a")
+    assert cache_key(one) == cache_key(MemoryImage.from_array(pixels.copy(), "b"))
     pixels[3, 4, 1] += 1  # after the image was created
-    assert cache_key(one) != cache_key(MemoryImage.of_array(pixels, "a"))
+    assert cache_key(one) != cache_key(MemoryImage.from_array(pixels, "a"))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_other_arrays_are_refused(wrong):
         ImageError,
         match=r"a: an image must be an array of shape \(height, width, 3\) and type uint8",
     ):
-        MemoryImage.of_array(wrong, "a")
+        MemoryImage.from_array(wrong, "a")
 
 
 def test_truncated_pillow_image_is_refused(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:3000])
     with pytest.raises(ImageError, match=r"b\.png: the image cannot be decoded"):
-        MemoryImage.of_pillow(Image.open(tmp_path / "b.png"), "a")
+        MemoryImage.from_pillow(Image.open(tmp_path / "b.png"), "a")

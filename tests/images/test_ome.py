@@ -12,12 +12,12 @@ import tifffile
 
 from histodict.datasets.folder_layout import find_images
 from histodict.datasets.manifest import ImageRecord, read_manifest
-from histodict.datasets.survey import check_readable, common_size, find_identical_files
-from histodict.images.pixel_size import PixelSizeOption, recorded_size, size_warnings
+from histodict.datasets.survey import check_readable, common_pixel_size, find_identical_files
+from histodict.images.pixel_size import PixelSizeOption, recorded_pixel_size, size_warnings
 from histodict.images.source import ImageError, OmeTiffReader, OmeZarrReader, open_image
 from histodict.models import TissueClassifier
 from histodict.models.recipe import Recipe
-from histodict.web.maps import Tiles
+from histodict.web.maps import TileCache
 from tests.images.files import save_plain, texture, tissue
 from tests.images.ome_files import laid_out, save_ome_tiff, save_ome_zarr, sized, zarr_group
 
@@ -196,17 +196,17 @@ def test_scale_without_unit_is_quoted_if_the_size_is_unknown(tmp_path):
     assert "a.ome.zarr has a scale of 0.5 without a unit" in size.hint
     row = {"path": str(path), "mpp": 0.25, "mpp_from": "assumed"}
     (text,) = size_warnings([size.assuming(0.25)], 0.25, None)
-    assert size_warnings([recorded_size(row)], 0.25, None) == [text]
+    assert size_warnings([recorded_pixel_size(row)], 0.25, None) == [text]
     assert text.endswith(
         "a.ome.zarr has a scale of 0.5 without a unit, which may be its pixel size in µm"
     )
     records = [ImageRecord(path, "a", ""), ImageRecord(path, "b", "", mpp=0.5)]
     with pytest.raises(ValueError, match=r"a\.ome\.zarr has a scale of 0\.5 without a unit"):
-        common_size(records, None)
+        common_pixel_size(records, None)
     for number, (mpp, unit) in enumerate([(0.5, "pixel"), (0.5, "micrometer"), (5000, None)]):
         other = save_ome_zarr(tmp_path / f"{number}.ome.zarr", pixels, mpp, unit)
         assert PixelSizeOption().at(other).hint == ""
-    assert recorded_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
+    assert recorded_pixel_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
 
 
 def test_scales_of_image_and_level_are_multiplied(tmp_path):
@@ -282,7 +282,7 @@ def test_predictions_equal_those_of_the_plain_image(tmp_path):
         table = tmp_path / kind / "manifest.csv"
         table.write_text("\n".join(lines))
         manifest = read_manifest(table)
-        assert not check_readable(manifest.records, 1).bad
+        assert not check_readable(manifest.records, 1).unusable
         model = TissueClassifier(recipe, random_state=0).fit(manifest)
         found = [model.predict(record.path, mpp=record.mpp) for record in manifest.records]
         predictions[kind] = [
@@ -297,7 +297,7 @@ def test_thumbnails_and_tiles_of_the_web_page(tmp_path, pixels):
     folder = save_ome_zarr(tmp_path / "a.ome.zarr", pixels)
     responses = []
     for path in (plain, folder):
-        tiles = Tiles(tmp_path / "thumbnails")
+        tiles = TileCache(tmp_path / "thumbnails")
         record = ImageRecord(path, "", "")
         responses.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
     assert responses[0] == responses[1]
@@ -536,7 +536,7 @@ def test_missing_zarr_is_reported(tmp_path, pixels, monkeypatch):
     (hidden / "zarr.py").write_text("raise ImportError('not here')")
     from histodict.images import slide_reader as slide_process
 
-    slide_process.end_idle()
+    slide_process.end_idle_processes()
     monkeypatch.syspath_prepend(str(hidden))
     try:
         with pytest.raises(
@@ -544,7 +544,7 @@ def test_missing_zarr_is_reported(tmp_path, pixels, monkeypatch):
         ):
             open_image(path)
     finally:
-        slide_process.end_idle()
+        slide_process.end_idle_processes()
 
 
 # --- signature of a folder ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from histodict.datasets.record import ImageRecord
-from histodict.datasets.survey import common_size
+from histodict.datasets.survey import common_pixel_size
 from histodict.images.pixel_size import PixelSize, PixelSizeOption, size_warnings
 
 from .files import save_tiff_of_size
@@ -68,19 +68,19 @@ def records(files, *sizes):
 
 
 def test_training_images_have_one_size_or_none(files):
-    assert common_size(records(files, 0.5, 0.5), None) == 0.5
-    assert common_size(records(files, None, 0.25), None) == pytest.approx(0.25)
-    assert common_size([ImageRecord(files[1], "x", "p")], None) is None
+    assert common_pixel_size(records(files, 0.5, 0.5), None) == 0.5
+    assert common_pixel_size(records(files, None, 0.25), None) == pytest.approx(0.25)
+    assert common_pixel_size([ImageRecord(files[1], "x", "p")], None) is None
     with pytest.raises(ValueError, match=r"from 0\.25 to 0\.5 µm.*the setting mpp=0\.5"):
-        common_size(records(files, None, 0.5), None)
-    assert common_size(records(files, None, 0.5), 1.0) is None  # all are reduced to 1 µm
+        common_pixel_size(records(files, None, 0.5), None)
+    assert common_pixel_size(records(files, None, 0.5), 1.0) is None  # all are reduced to 1 µm
 
 
 def test_partly_known_sizes_are_refused(files):
     with pytest.raises(ValueError, match=r"of 1 image is not known, .*mpp=….*silent\.png"):
-        common_size(records(files, None, None), None)
+        common_pixel_size(records(files, None, None), None)
     with pytest.raises(ValueError, match=r"images to 1 µm.*silent\.png"):
-        common_size([ImageRecord(files[1], "x", "p")], 1.0)
+        common_pixel_size([ImageRecord(files[1], "x", "p")], 1.0)
 
 
 def test_assumed_sizes_are_warned_of_in_one_line():

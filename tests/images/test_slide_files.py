@@ -11,7 +11,7 @@ from PIL import Image
 from histodict.datasets.annotated import read_images
 from histodict.datasets.folder_layout import find_images
 from histodict.datasets.manifest import ManifestError, read_manifest
-from histodict.images.file_types import one_per_slide
+from histodict.images.file_types import split_redundant_files
 from histodict.images.source import open_image
 from histodict.utils.dicom_header import Series, read_series
 from tests.images.dicom_files import save_dicom_level, save_dicom_slide
@@ -43,7 +43,7 @@ def test_dicom_series_is_one_image_by_its_finest_level(tmp_path, pixels):
 def test_explicit_levels_of_one_slide_are_one_image(tmp_path, pixels):
     levels = save_dicom_slide(tmp_path, LEVELS, pixels, "1.2.3.1")
     other = save_dicom_level(tmp_path / "other.dcm", pixels, "1.2.3.2")
-    assert one_per_slide([*levels[::-1], other]) == ([levels[0], other], levels[:0:-1])
+    assert split_redundant_files([*levels[::-1], other]) == ([levels[0], other], levels[:0:-1])
 
 
 def test_table_of_two_levels_is_refused(tmp_path, pixels):

@@ -61,7 +61,7 @@ def harmful(slide_library, tmp_path):
 
 
 def pid_of(source):
-    return source._open_handle()._opener[0].pid
+    return source._open_handle()._host[0].pid
 
 
 def has_ended_within(pid, within_s=30.0):
@@ -189,7 +189,7 @@ def test_size_larger_than_the_file_is_refused(slide_library, tmp_path):
 
 
 def test_process_is_reused_for_the_next_slide(tmp_path):
-    slide_process.end_idle()
+    slide_process.end_idle_processes()
     pids = set()
     for name in "abc":
         with open_image(save_slide(tmp_path / f"{name}.tif", scene())) as source:
@@ -201,7 +201,7 @@ def test_process_is_reused_for_the_next_slide(tmp_path):
 
 def test_closed_slides_leave_no_process(tmp_path):
     paths = [save_slide(tmp_path / f"{i}.tif", scene()) for i in range(4)]
-    slide_process.end_idle()
+    slide_process.end_idle_processes()
     n_before = len(slide_process._LIVING)
     sources = [open_image(path) for path in paths]
     assert len({pid_of(source) for source in sources}) == 4
@@ -210,7 +210,7 @@ def test_closed_slides_leave_no_process(tmp_path):
 
 
 def test_file_that_is_no_slide_keeps_the_process_idle(tmp_path):
-    slide_process.end_idle()
+    slide_process.end_idle_processes()
     (tmp_path / "a.svs").write_bytes(b"no slide")
     with pytest.raises(ImageError):
         open_image(tmp_path / "a.svs")
@@ -237,12 +237,12 @@ def test_threads_read_concurrently_in_one_process(harmful):
 
 def test_more_threads_than_connections(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(slide_process, "max_connections", lambda: 2)
-    slide_process.end_idle()
+    slide_process.end_idle_processes()
     pixels = texture(rng)
     with open_image(save_slide(tmp_path / "a.tif", pixels)) as source:
         with ThreadPoolExecutor(8) as pool:
             columns = list(pool.map(lambda x: source.read(x, 0, 10, 440), range(0, 600, 10)))
-        assert len(source._open_handle()._opener[0]._free) <= 2
+        assert len(source._open_handle()._host[0]._free) <= 2
     np.testing.assert_array_equal(np.concatenate(columns, axis=1), pixels)
 
 
@@ -296,7 +296,7 @@ def test_forked_process_does_not_end_the_subprocess(tmp_path, rng):
     if child == 0:
         same = np.array_equal(source.read(3, 4, 50, 60), expected) and pid_of(source) != pid
         source.close()
-        slide_process.end_all()
+        slide_process.end_all_processes()
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(source.read(3, 4, 50, 60), expected)
@@ -311,7 +311,7 @@ source.read(0, 0, 5, 5)
 if sys.argv[2] == "forks" and os.fork() == 0:
     time.sleep(20)  # holds whatever it has inherited
     os._exit(0)
-print(source._open_handle()._opener[0].pid, flush=True)
+print(source._open_handle()._host[0].pid, flush=True)
 if sys.argv[2] != "ends":
     time.sleep(60)
 """
@@ -332,7 +332,7 @@ def test_subprocess_ends_with_its_parent(tmp_path, how):
 
 def test_subprocess_without_library_is_ended():
     class Bare:
-        reusable, ended = True, False
+        is_reusable, ended = True, False
 
         def request(self, name, *arguments):
             raise slide_process.MissingSlideLibraryError("no libopenslide")
@@ -341,5 +341,5 @@ def test_subprocess_without_library_is_ended():
             self.ended = True
 
     bare = Bare()
-    slide_process._release(bare)
+    slide_process._release_process(bare)
     assert bare.ended and bare not in slide_process._IDLE

@@ -119,8 +119,8 @@ def test_fractional_reduction_keeps_positions(save):
 def test_pieces_join_without_seams(save, rng, monkeypatch, downsample):
     source = open_image(save(texture(rng)))
     full = source.read(-20, 10, 540, 540, downsample)
-    monkeypatch.setattr(reduction, "PIECE_PX", 50)
-    monkeypatch.setattr(reduction, "BLOCKS_PX", 50)
+    monkeypatch.setattr(reduction, "MAX_TILE_PX", 50)
+    monkeypatch.setattr(reduction, "MAX_BLOCK_TILE_PX", 50)
     pieces = source.read(-20, 10, 540, 540, downsample)
     assert np.abs(full.astype(int) - pieces).max() <= 1
 
@@ -129,8 +129,8 @@ def test_slide_is_read_in_small_pieces(tmp_path, monkeypatch):
     source = open_image(save_slide(tmp_path / "a.tif", scene(), n_levels=1))
     sizes = []
     copy = SlideReader._read_tile
-    monkeypatch.setattr(reduction, "PIECE_PX", 64)
-    monkeypatch.setattr(reduction, "BLOCKS_PX", 64)
+    monkeypatch.setattr(reduction, "MAX_TILE_PX", 64)
+    monkeypatch.setattr(reduction, "MAX_BLOCK_TILE_PX", 64)
     monkeypatch.setattr(
         SlideReader,
         "_read_tile",

@@ -73,7 +73,7 @@ def test_margin_changes_neither_score_nor_map(model, pixels, width, grey):
 
 def test_whole_image_methods_ignore_the_margin(pixels):
     recipe = Recipe("lbp-colour", {}, stain="reinhard")
-    images = [MemoryImage.of_array(padded(pixels, width, 255), "a") for width in (0, 37)]
+    images = [MemoryImage.from_array(padded(pixels, width, 255), "a") for width in (0, 37)]
     alone, wide = (_whole_image_pixels({image: None}, recipe, None, image) for image in images)
     np.testing.assert_array_equal(alone, wide)
 
@@ -132,7 +132,7 @@ def test_image_of_one_colour_is_predicted_completely(model):
     speck[90:95, 70:75] = 120, 40, 130
     for pixels in (blank, speck):
         image = Image.fromarray(pixels)
-        with open_prepared_image(MemoryImage.of_pillow(image, "a"), None, CONTEXT) as prepared:
+        with open_prepared_image(MemoryImage.from_pillow(image, "a"), None, CONTEXT) as prepared:
             assert prepared.content.size == (160, 200)
         prediction = model.predict(pixels, mpp=0.5)
         assert (prediction.patch_map.grid.left, prediction.patch_map.grid.n_rows) == (0, 6)

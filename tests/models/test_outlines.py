@@ -120,7 +120,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
     everywhere = np.argwhere(np.ones((SIZE[1] - 7, SIZE[0] - 7)))[:, ::-1]
     with open_image(record.path) as image:
         allowed = region_constraint(
-            record.region_of_interest.region(image), PatchGrid.covering(SIZE, 8, 8, 1.0)
+            record.region_of_interest.region(image), PatchGrid.from_size(SIZE, 8, 8, 1.0)
         )
     expected = shares(inside, *everywhere.T, 8) >= 0.5
     np.testing.assert_array_equal(allowed.accepts(everywhere), expected)

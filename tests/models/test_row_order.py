@@ -163,7 +163,7 @@ def test_concepts_are_the_same_and_tables_keep_their_order(tmp_path):
 def test_large_files_are_sorted_by_sampled_content(tmp_path, monkeypatch):
     """Slides of gigabytes are not read completely, and files that differ at the end are
     distinguished."""
-    monkeypatch.setattr(files, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 64)
     content = bytearray(100_000)
     found = []
     for place, change in enumerate((None, 0, 50_000, 99_999)):

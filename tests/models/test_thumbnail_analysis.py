@@ -19,7 +19,7 @@ from histodict.preprocessing.stain import NORMALIZERS
 def analyses(monkeypatch):
     """Record of analyses, with an empty cache; files count as settled."""
     monkeypatch.setattr(module, "_ANALYSES", module._ResultCache())
-    monkeypatch.setattr(in_memory, "_SETTLED_S", -1.0)
+    monkeypatch.setattr(in_memory, "_MIN_AGE_S", -1.0)
     prepared_again = []
     made = module.TissueThreshold.from_thumbnail
 
@@ -71,7 +71,7 @@ def test_replaced_image_is_analysed_again(analyses, tmp_path, rng):
 
 def test_recently_written_file_is_not_cached(analyses, monkeypatch, tmp_path, rng):
     """The file may change again within the resolution of its modification time."""
-    monkeypatch.setattr(in_memory, "_SETTLED_S", 600.0)
+    monkeypatch.setattr(in_memory, "_MIN_AGE_S", 600.0)
     path = write(tmp_path / "a.bmp", rng)
     assert stable_cache_key(path) == []
     analyse(path)
@@ -81,7 +81,7 @@ def test_recently_written_file_is_not_cached(analyses, monkeypatch, tmp_path, rn
 
 def test_images_without_a_stable_key_are_not_cached(tmp_path):
     assert stable_cache_key(tmp_path / "none.png") == []
-    assert stable_cache_key(MemoryImage.of_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
+    assert stable_cache_key(MemoryImage.from_array(np.zeros((9, 9, 3), np.uint8), "a")) == []
 
 
 def test_cache_is_bounded(analyses, monkeypatch, tmp_path, rng):

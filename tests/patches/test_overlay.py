@@ -19,7 +19,7 @@ def map_of(folder, size):
     """Return a map with all patches of the first class; the last 7 pixels are no complete patch."""
     path = folder / "a.png"
     Image.new("RGB", size, (200, 150, 180)).save(path)
-    grid = PatchGrid.covering(size, 10, 10, 1.0)
+    grid = PatchGrid.from_size(size, 10, 10, 1.0)
     predicted_classes = np.zeros((grid.n_rows, grid.n_columns), np.int16)
     margins = np.zeros((*predicted_classes.shape, len(CLASSES)), np.float32)
     margins[..., 0] = 1

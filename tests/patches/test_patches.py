@@ -35,7 +35,7 @@ def coordinates(width, height):
 @pytest.mark.parametrize(("patch", "stride", "downsample"), [(20, 20, 1), (7, 3, 1), (10, 10, 4)])
 def test_every_patch_is_where_the_grid_states(patch, stride, downsample):
     image = FakeImage(coordinates(250, 230))
-    grid = PatchGrid.covering(image.size, patch, stride, downsample)
+    grid = PatchGrid.from_size(image.size, patch, stride, downsample)
     n_covered = np.zeros((grid.n_rows, grid.n_columns), int)
     for rows, columns in grid.chunks():
         patches = grid.read(image, rows, columns)
@@ -54,7 +54,7 @@ def test_every_patch_is_where_the_grid_states(patch, stride, downsample):
 
 def test_large_image_is_read_in_pieces():
     image = FakeImage(np.zeros((5000, 4000, 3), np.uint8))
-    grid = PatchGrid.covering(image.size, 20, 20, 1)
+    grid = PatchGrid.from_size(image.size, 20, 20, 1)
     n_patches = sum(len(grid.read(image, *chunk)) for chunk in grid.chunks())
     assert n_patches == grid.n_rows * grid.n_columns == 250 * 200
     assert image.largest <= 1024 * 1024
@@ -62,7 +62,7 @@ def test_large_image_is_read_in_pieces():
 
 def test_image_smaller_than_a_patch_is_refused():
     with pytest.raises(ValueError, match=r"30 x 19 pixels.* is smaller than a patch .20 x 20"):
-        PatchGrid.covering((30, 19), 20, 20, 1)
+        PatchGrid.from_size((30, 19), 20, 20, 1)
 
 
 def test_patches_are_extracted_row_by_row():

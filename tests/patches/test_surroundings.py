@@ -47,7 +47,7 @@ def read_pairs(grid, source, rows, columns, context):
 
 @pytest.mark.parametrize(("context", "downsample"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_pairs_are_the_patch_and_the_mean_of_its_context(image, context, downsample):
-    grid = PatchGrid.covering(image.size, 8, 6, downsample)
+    grid = PatchGrid.from_size(image.size, 8, 6, downsample)
     rows, columns = slice(0, grid.n_rows), slice(0, grid.n_columns)
     pairs = read_pairs(grid, image, rows, columns, context)
     np.testing.assert_array_equal(pairs[:, 0], grid.read(image, rows, columns))
@@ -65,7 +65,7 @@ def test_pairs_are_the_patch_and_the_mean_of_its_context(image, context, downsam
 
 
 def test_chunks_equal_the_complete_grid(image):
-    grid = PatchGrid.covering(image.size, 8, 8, 1)
+    grid = PatchGrid.from_size(image.size, 8, 8, 1)
     expected = read_pairs(grid, image, slice(0, grid.n_rows), slice(0, grid.n_columns), 4)
     shape = (grid.n_rows, grid.n_columns)
     part = read_pairs(grid, image, slice(2, 5), slice(3, 7), 4)
@@ -76,7 +76,7 @@ def test_chunks_equal_the_complete_grid(image):
 
 def test_samples_are_pairs_of_the_grid(image, rng):
     """Random positions on the grid give the pairs of the grid."""
-    grid = PatchGrid.covering(image.size, 8, 1, 1)
+    grid = PatchGrid.from_size(image.size, 8, 1, 1)
     pairs = read_pairs(grid, image, slice(0, grid.n_rows), slice(0, grid.n_columns), 2)
     grid_pairs = {pair.tobytes() for pair in pairs}
     synthetic = sample_patches(

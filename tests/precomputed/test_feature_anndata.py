@@ -49,7 +49,7 @@ def test_x_has_the_vectors_and_centres_are_converted_to_corners(X, tmp_path):
         np.testing.assert_array_equal(file.read(slice(0, 3)), VECTORS)
         np.testing.assert_array_equal(file.read(slice(1, 2)), VECTORS[1:2])
         np.testing.assert_array_equal(file.coords, CENTRES - 8)
-        assert file.side == 16 and file.origin.length == 3
+        assert file.side == 16 and file.metadata.length == 3
         file.check()
 
 
@@ -85,7 +85,7 @@ def test_file_of_predict_is_read(tmp_path):
         corners = [grid.corner(int(row), int(column)) for row, column in cells]
         np.testing.assert_array_equal(file.coords, corners)
         assert file.size == (120, 90) and file.mpp == 0.5 and file.side == 18
-        assert file.origin.encoder == "codes of the model 0123456789ab"
+        assert file.metadata.encoder == "codes of the model 0123456789ab"
         found = file.read(slice(0, file.n_rows))
         assert found.shape == (prediction.n_patches, 16) and found.any()
 
@@ -133,7 +133,7 @@ def test_lazyslide_positions_are_corners_and_tile_size_is_read(tmp_path):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=1.0, has_graph=True)
     with open_features(path) as file:
         np.testing.assert_array_equal(file.coords, CORNERS)
-        assert file.origin == FeatureMetadata(3, None, 64, 10.0)
+        assert file.metadata == FeatureMetadata(3, None, 64, 10.0)
         assert (file.side, file.size, file.mpp) == (128, (2220, 2967), 0.499)
 
 
@@ -154,7 +154,7 @@ def test_overlapping_lazyslide_tiles_keep_their_side(tmp_path):
 def test_lazyslide_magnification_is_that_of_the_tiles(tmp_path, mpp, slide, expected):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS, mpp=mpp, slide=slide)
     with open_features(path) as file:
-        found = file.origin.magnification
+        found = file.metadata.magnification
     assert found is None if expected is None else found == pytest.approx(expected, abs=0.01)
 
 

@@ -52,9 +52,9 @@ def test_every_format_gives_the_same_rows(tmp_path, name, nested):
         np.testing.assert_array_equal(file.coords, COORDS)
         np.testing.assert_array_equal(file.read(slice(3, 9)), VECTORS[3:9])
         some = np.array([30, 2, 39, 3, 2, 17])
-        np.testing.assert_array_equal(file.read_some(some), VECTORS[some])
-        assert file.read_some(some[:0]).shape == (0, 6)
-        assert file.side == 512 and file.origin.length == 6
+        np.testing.assert_array_equal(file.read_rows(some), VECTORS[some])
+        assert file.read_rows(some[:0]).shape == (0, 6)
+        assert file.side == 512 and file.metadata.length == 6
 
 
 def test_half_precision_is_read(tmp_path):
@@ -68,16 +68,16 @@ def test_half_precision_is_read(tmp_path):
 def test_attributes_of_trident(tmp_path):
     reported = {"overlap": 64, "level0_magnification": None}
     with open_features(write_trident(tmp_path / "a.h5", VECTORS, COORDS, **reported)) as file:
-        assert file.origin == FeatureMetadata(6, "uni_v1", 256, 20.0)
+        assert file.metadata == FeatureMetadata(6, "uni_v1", 256, 20.0)
         assert (file.side, file.overlap, file.size) == (512, 128, (6000, 5000))
     with open_features(write_trident(tmp_path / "b.h5", VECTORS, COORDS, encoder=None)) as file:
-        assert file.origin.encoder is None
+        assert file.metadata.encoder is None
 
 
 def test_attributes_of_clam_coords(tmp_path):
     path = write_clam(tmp_path / "a.h5", VECTORS, COORDS)
     with open_features(path) as file:  # no attribute: derived from the positions
-        assert file.side == 512 and file.size is None and file.origin == FeatureMetadata(6)
+        assert file.side == 512 and file.size is None and file.metadata == FeatureMetadata(6)
         assert file.extent == (int(COORDS[:, 0].max()) + 512, int(COORDS[:, 1].max()) + 512)
     with h5py.File(path, "a") as file:
         file["coords"].attrs.update(patch_size=256, patch_level=1, downsample=(4.0, 4.0))
@@ -256,7 +256,7 @@ def test_attribute_types_of_other_programs_are_read(tmp_path, name, value, field
             "None" if value is None else value
         )
     with open_features(path) as file:
-        home = file if hasattr(file, field) else file.origin
+        home = file if hasattr(file, field) else file.metadata
         assert getattr(home, field) == expected
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import histodict
 from attacks.feature_bombs import BOMBS, deflated_zeros
-from histodict.images.file_types import ImageError, unpacked_bytes
+from histodict.images.file_types import ImageError, decompressed_size
 from histodict.precomputed.feature_file import check_features, open_features
 from tests.precomputed.feature_files import some_vectors
 
@@ -78,24 +78,24 @@ def test_unpacked_sizes_are_those_of_the_codecs(codec, level):
     data = np.random.default_rng(0).integers(0, 9, 400_000, np.uint8)
     parameters = {"level": level} if level and codec not in ("blosc", "lz4") else {}
     packed = bytes(numcodecs.get_codec({"id": codec, **parameters}).encode(data))
-    assert unpacked_bytes(codec, packed, 1000) in (len(data), *range(1001, len(data)))
-    assert unpacked_bytes(codec, packed, len(data)) == len(data)
+    assert decompressed_size(codec, packed, 1000) in (len(data), *range(1001, len(data)))
+    assert decompressed_size(codec, packed, len(data)) == len(data)
 
 
 def test_zstd_without_a_stated_size():
     zstd = pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
     data = np.random.default_rng(0).integers(0, 9, 400_000, np.uint8).tobytes()
     packed = bytearray(zstd.zstd_encode(data))
-    assert unpacked_bytes("zstd", bytes(packed), 0) == len(data)
+    assert decompressed_size("zstd", bytes(packed), 0) == len(data)
     frame = b"\x28\xb5\x2f\xfd\x00\x88" + ((1000 << 3) | 2 | 1).to_bytes(3, "little") + b"\0"
-    assert unpacked_bytes("zstd", frame, 0) == 1000
-    assert unpacked_bytes("zstd", frame * 3, 0) == 3000
-    assert unpacked_bytes("zstd", b"no frame", 0) == 0
+    assert decompressed_size("zstd", frame, 0) == 1000
+    assert decompressed_size("zstd", frame * 3, 0) == 3000
+    assert decompressed_size("zstd", b"no frame", 0) == 0
 
 
 def test_deflated_data_are_counted_only_up_to_the_limit():
-    assert unpacked_bytes("zlib", deflated_zeros(16), 2**24) == 2**24
-    assert 2**20 < unpacked_bytes("zlib", deflated_zeros(64), 2**20) <= 2**22
+    assert decompressed_size("zlib", deflated_zeros(16), 2**24) == 2**24
+    assert 2**20 < decompressed_size("zlib", deflated_zeros(64), 2**20) <= 2**22
 
 
 # --- parts that are in another file -------------------------------------------------------------

@@ -12,7 +12,7 @@ from histodict.preprocessing.tissue import Crop, content_box
 
 
 def box_of(pixels):
-    with open_image(MemoryImage.of_array(pixels, "a")) as source:
+    with open_image(MemoryImage.from_array(pixels, "a")) as source:
         return content_box(source)
 
 
@@ -64,8 +64,8 @@ def test_image_of_one_colour_has_no_margin(colour):
 
 
 def test_cropped_image_reads_like_the_original(tissue):
-    padded_source = open_image(MemoryImage.of_array(padded(tissue, (37,) * 4, 255), "a"))
-    alone = open_image(MemoryImage.of_array(tissue, "b"))
+    padded_source = open_image(MemoryImage.from_array(padded(tissue, (37,) * 4, 255), "a"))
+    alone = open_image(MemoryImage.from_array(tissue, "b"))
     crop = Crop(padded_source, content_box(padded_source))
     assert crop.size == alone.size
     np.testing.assert_array_equal(crop.read(10, 20, 80, 60, 2), alone.read(10, 20, 80, 60, 2))

@@ -72,7 +72,7 @@ def halves(clean, change):
 def test_clean_tissue_is_accepted(tmp_path, clean):
     found = assess(tmp_path, clean)
     assert found.tissue.all()
-    assert not any(bad.any() for bad in found.bad.values())
+    assert not any(bad.any() for bad in found.excluded.values())
     assert found.describe_excluded() == ""
 
 
@@ -80,16 +80,16 @@ def test_clean_tissue_is_accepted(tmp_path, clean):
 def test_blur_is_found_where_it_is(tmp_path, clean, sigma):
     blurred = halves(clean, lambda part: part.filter(ImageFilter.GaussianBlur(sigma)))
     found = assess(tmp_path, blurred)
-    assert found.bad["blur"][LEFT].all()
-    assert not found.bad["blur"][RIGHT].any()
-    assert not found.bad["pen"].any()
+    assert found.excluded["blur"][LEFT].all()
+    assert not found.excluded["blur"][RIGHT].any()
+    assert not found.excluded["pen"].any()
     assert "50% blurred" in found.describe_excluded()
 
 
 @pytest.mark.parametrize("contrast", [0.4, 1.0])
 def test_pale_tissue_is_as_sharp_as_strong_tissue(tmp_path, clean, contrast):
     pale = (255 - (255 - clean.astype(float)) * contrast).astype(np.uint8)
-    assert not assess(tmp_path, pale, ["blur"]).bad["blur"].any()
+    assert not assess(tmp_path, pale, ["blur"]).excluded["blur"].any()
 
 
 @pytest.mark.parametrize("ink", INKS)
@@ -99,8 +99,8 @@ def test_pen_strokes_are_found(tmp_path, clean, ink):
     stroke = (slice(None), slice(SQUARE, 3 * SQUARE))
     pixels[stroke] = np.rint(0.15 * clean[stroke] + 0.85 * np.array(INKS[ink])).astype(np.uint8)
     found = assess(tmp_path, pixels)
-    assert found.bad["pen"][:, 1:3].all()
-    assert not found.bad["pen"][:, 3:].any() and not found.bad["pen"][:, 0].any()
+    assert found.excluded["pen"][:, 1:3].all()
+    assert not found.excluded["pen"][:, 3:].any() and not found.excluded["pen"][:, 0].any()
 
 
 def test_folds_are_found(tmp_path, clean):
@@ -110,8 +110,8 @@ def test_folds_are_found(tmp_path, clean):
     layers = clean[fold].astype(float) * clean[fold][:, ::-1] / 255
     pixels[fold] = np.rint(layers).astype(np.uint8)
     found = assess(tmp_path, pixels)
-    assert found.bad["folds"][2].all()
-    assert not np.delete(found.bad["folds"], 2, axis=0).any()
+    assert found.excluded["folds"][2].all()
+    assert not np.delete(found.excluded["folds"], 2, axis=0).any()
 
 
 def test_background_is_not_assessed(tmp_path, clean):
@@ -119,7 +119,7 @@ def test_background_is_not_assessed(tmp_path, clean):
     pixels[:SQUARE] = clean[:SQUARE]
     found = assess(tmp_path, pixels)
     assert found.tissue[0].all() and not found.tissue[1:].any()
-    assert not any(bad.any() for bad in found.bad.values())
+    assert not any(bad.any() for bad in found.excluded.values())
 
 
 def test_positions_are_those_of_the_image(tmp_path, clean):
@@ -152,7 +152,7 @@ def test_real_tissue_is_accepted(data_folder):
             density = median_tissue_density(thumbnail, threshold)
             found = QualityMap(source, threshold, density, list(QUALITY_FILTERS))
         n_tissue += int(found.tissue.sum())
-        n_bad += int(np.logical_or.reduce(list(found.bad.values())).sum())
+        n_bad += int(np.logical_or.reduce(list(found.excluded.values())).sum())
     assert n_tissue > 100 and n_bad <= n_tissue / 100
 
 

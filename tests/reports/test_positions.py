@@ -23,7 +23,7 @@ from histodict.models import RegionDetector
 from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import COLOURS, PatchMap
 from histodict.precomputed.feature_file import open_features
-from histodict.web.maps import map_image
+from histodict.web.maps import render_map
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
 SIZE = (920, 800)
@@ -217,7 +217,7 @@ def test_heat_map_of_the_web_page_is_aligned(image, models, scale, tmp_path):
     """One pixel per patch, drawn `step` wide from `shift`, as on the web page."""
     path, _ = image
     patch_map = models[scale, "classes"].predict_one(path).patch_map
-    heat_map = map_image(patch_map, 1)
+    heat_map = render_map(patch_map, 1)
     grid = patch_map.grid
     rows, columns = np.nonzero(heat_map[..., 3])
     x, y, side = SQUARE

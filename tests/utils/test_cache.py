@@ -24,13 +24,13 @@ def put(cache, n, start=0):
     """Write n arrays, each one second newer than the previous one."""
     for i in range(start, start + n):
         cache.write([i], KIB)
-        path = cache._path_of_key([i])
+        path = cache._make_path([i])
         if path.exists():
             os.utime(path, (i, i))
 
 
 def cached_numbers(cache, n):
-    return [i for i in range(n) if cache._path_of_key([i]).exists()]
+    return [i for i in range(n) if cache._make_path([i]).exists()]
 
 
 def test_arrays_within_the_limit_are_cached(cache):

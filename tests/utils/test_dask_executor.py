@@ -174,7 +174,7 @@ def test_item_that_always_kills_its_worker_is_reported(cluster):
             os.kill(os.getpid(), signal.SIGKILL)
         return str(x)
 
-    results = list(cluster.map(work, range(4), lost=lambda error: f"lost: {error}"))
+    results = list(cluster.map(work, range(4), on_worker_death=lambda error: f"lost: {error}"))
     assert results[:1] + results[2:] == ["0", "2", "3"]
     assert "the worker process ended each time" in results[1]
     with pytest.raises(ClusterError, match="more memory"):

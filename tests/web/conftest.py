@@ -52,6 +52,6 @@ def gallery(model, manifest):
 @pytest.fixture(autouse=True)
 def reset_logged_messages():
     """Reset messages that are logged once per process before each test."""
-    from histodict.web.workspace import log_once
+    from histodict.web.workspace import warn_once
 
-    log_once.cache_clear()
+    warn_once.cache_clear()

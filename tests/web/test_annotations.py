@@ -42,7 +42,7 @@ def client(folder, tmp_path, monkeypatch):
     from histodict.web.api import annotate as api_annotate
 
     # an encoder takes seconds to load
-    monkeypatch.setattr(api_annotate, "uses_encoder", lambda: False)
+    monkeypatch.setattr(api_annotate, "is_encoder_installed", lambda: False)
     with open_client([folder.parent], tmp_path / "workspace") as client:
         client.data = open_data(client, folder.name)
         client.images = {i["name"]: i["id"] for i in request(client)["images"]}
@@ -423,28 +423,28 @@ def test_very_large_shape_is_processed_quickly(tmp_path):
     from histodict.web.annotation.quick_prediction import (
         AnnotatedImage,
         InteractiveImage,
-        quick_recipe,
+        make_quick_recipe,
     )
     from histodict.web.annotation.store import polygonize
 
     path = tmp_path / "large.png"
     Image.fromarray(np.full((4000, 5000, 3), (200, 120, 170), np.uint8)).save(path)
     with open_image(path) as source:
-        sight = InteractiveImage(source, quick_recipe(None, False), file_key(path))
+        sight = InteractiveImage(source, make_quick_recipe(None, False), file_key(path))
         ring = np.array([[0, 0], [5000, 0], [5000, 4000]], float)
         (triangle,) = [new_shape("a", "polygon", polygonize([ring], source.size))]
         dabs = [
             new_shape("b", "brush", polygonize([np.array(square(x, 3500, 50), float)], source.size))
             for x in range(0, 4500, 100)
         ]
-        assert len(sight.fields) == 80
-        few = AnnotatedImage(sight, [triangle]).fields()
+        assert len(sight.chunks) == 80
+        few = AnnotatedImage(sight, [triangle]).training_chunks()
         assert 1 <= len(few) <= 5
         assert all(c.stop * 4000 > r.start * 5000 for r, c in few)  # none below the triangle
-        many = AnnotatedImage(sight, [triangle, *dabs]).fields()
-        assert len(many) <= 24 and {repr(f) for f in AnnotatedImage(sight, dabs[-1:]).fields()} <= {
-            repr(f) for f in many
-        }
+        many = AnnotatedImage(sight, [triangle, *dabs]).training_chunks()
+        assert len(many) <= 24 and {
+            repr(f) for f in AnnotatedImage(sight, dabs[-1:]).training_chunks()
+        } <= {repr(f) for f in many}
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -534,14 +534,14 @@ def square_of(n_corners, number):
 def test_length_of_the_undo_history_is_limited():
     small = large = AnnotationStore([], [], [])
     for number in range(130):
-        small = small.changed([], [square_of(4, number)])
-    assert len(small.done) == 100
+        small = small.with_change([], [square_of(4, number)])
+    assert len(small.undo_stack) == 100
     for number in range(9):
-        large = large.changed([], [square_of(40_000, number)])
-    assert len(large.done) == 5 and len(large.shapes) == 9
+        large = large.with_change([], [square_of(40_000, number)])
+    assert len(large.undo_stack) == 5 and len(large.shapes) == 9
     back = large.undo().undo()
     assert len(back.shapes) == 7 and back.redo().redo().shapes == large.shapes
-    last = AnnotationStore([], [], []).changed([], [square_of(300_000, 1)])
+    last = AnnotationStore([], [], []).with_change([], [square_of(300_000, 1)])
     assert last.undo().shapes == []  # the last step can be undone, whatever its size
 
 

@@ -32,7 +32,7 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
     os.utime(tissue / "tissue" / "manifest.csv", (0, 0))
     data = open_data(client)
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     for _ in range(20):
         response = client.get(f"/api/data/{data}/images/{image}/tiles/0/0/0.jpg")
         assert response.status_code == 200
@@ -40,14 +40,14 @@ def test_tiles_do_not_read_the_table(client, tissue, monkeypatch):
 
 
 def test_concurrent_settings_are_all_stored(client, monkeypatch):
-    data, changed, both = open_data(client), DatasetSettings.changed, Barrier(2)
+    data, changed, both = open_data(client), DatasetSettings.with_changes, Barrier(2)
 
     def slowly(*args):
         with suppress(BrokenBarrierError):  # if one has to wait for the other
             both.wait(0.3)
         return changed(*args)
 
-    monkeypatch.setattr(DatasetSettings, "changed", slowly)
+    monkeypatch.setattr(DatasetSettings, "with_changes", slowly)
     with ThreadPoolExecutor(2) as pool:
         message = ({"mpp": 0.25}, {"positive": "healthy"})
         address = f"/api/data/{data}/about"

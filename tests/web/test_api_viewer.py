@@ -19,7 +19,7 @@ from histodict.web import training
 from histodict.web.api import viewer
 from histodict.web.jobs import Job
 from histodict.web.maps import load_prediction
-from histodict.web.training import request_manifest
+from histodict.web.training import manifest_from_request
 from histodict.web.workspace import short_id
 from tests.web.app import OWN, count_calls, open_client, open_data, start, wait_for
 from tests.web.test_maps import make_old
@@ -43,7 +43,7 @@ def viewed(tissue, tmp_path_factory):
 def stored_images(client, job):
     """Return the folder of the job's maps, and the images with a map there."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}/maps")
-    records = request_manifest(Job(folder.parent).request).records
+    records = manifest_from_request(Job(folder.parent).request).records
     return folder, [record for record in records if load_prediction(folder, record)]
 
 
@@ -69,7 +69,7 @@ def test_map_image_is_rendered_once(viewed, monkeypatch):
     client.get(address)
     folder, _ = stored_images(client, job)
     for place in ("map.png?only=1", "outlines?class=1&least=2"):
-        calls = count_calls(monkeypatch, viewer, "stored_map")
+        calls = count_calls(monkeypatch, viewer, "load_map")
         first, again = (client.get(f"{address}/{place}") for _ in range(2))
         assert first.status_code == 200 and first.content == again.content
         assert len(calls) == 1
@@ -108,8 +108,8 @@ def test_explanation_does_not_list_images(viewed, monkeypatch):
     client.get(address)
     places = [f"{address}/why?row={row}&column={row}" for row in range(10)]
     place = next(place for place in places if client.get(place).json()["winner"])  # not background
-    tables = count_calls(monkeypatch, manifest, "_from_rows")
-    requests = count_calls(monkeypatch, training, "request_manifest")
+    tables = count_calls(monkeypatch, manifest, "_read_rows")
+    requests = count_calls(monkeypatch, training, "manifest_from_request")
     assert len(client.get(place).json()["similar"]) == 6
     assert (len(tables), len(requests)) == (0, 0)
 
@@ -151,7 +151,7 @@ def test_patches_of_one_chunk_are_read_once(viewed, monkeypatch):
 def images_of(client, job):
     """Return the files of the training's images by id."""
     (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}")
-    found = request_manifest(Job(folder).request)
+    found = manifest_from_request(Job(folder).request)
     return {short_id(found.name(record)): record.path for record in found.records}
 
 

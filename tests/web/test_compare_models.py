@@ -18,7 +18,7 @@ from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
 from histodict.web import model_compatibility
 from histodict.web.maps import MapDifference
-from histodict.web.model_compatibility import ModelProfile, differences
+from histodict.web.model_compatibility import ModelProfile, model_differences
 from tests.web.app import OWN, open_client, open_data, sign_in
 
 
@@ -35,24 +35,24 @@ def make_map(predicted_classes, side=10, step=10, classes=("a", "b"), **where):
 def test_map_does_not_differ_from_itself():
     one = make_map([[0, 1, NO_TISSUE], [1, 1, 0]])
     found = MapDifference.from_maps(one, one)
-    assert found.counts() == [[2, 0], [0, 3]] and found.n_different == 0
-    assert (found.image()[..., 3] == np.where(one.predicted_classes == NO_TISSUE, 0, 70)).all()
+    assert found.count_changes() == [[2, 0], [0, 3]] and found.n_tissue_mismatches == 0
+    assert (found.render()[..., 3] == np.where(one.predicted_classes == NO_TISSUE, 0, 70)).all()
 
 
 def test_differing_patches_are_counted_and_have_the_new_colour():
     one, other = make_map([[0, 0, 1, NO_TISSUE]]), make_map([[0, 1, NO_TISSUE, 1]])
     found = MapDifference.from_maps(one, other)
-    assert found.counts() == [[1, 1], [0, 0]] and found.n_different == 2
-    pixels = found.image()[0]
+    assert found.count_changes() == [[1, 1], [0, 0]] and found.n_tissue_mismatches == 2
+    pixels = found.render()[0]
     assert tuple(pixels[1]) == (213, 94, 0, 255)  # the colour of the second class, as everywhere
     assert [int(alpha) for alpha in pixels[:, 3]] == [70, 255, 0, 0]
-    chosen = found.image({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
+    chosen = found.render({one.classes[1]: "#0a0b0c", "gone": "#ffffff"})[0]
     assert tuple(chosen[1]) == (10, 11, 12, 255)
 
 
 def test_classes_are_matched_by_name():
     one, other = make_map([[0, 1]]), make_map([[1, 0]], classes=("b", "a"))
-    assert MapDifference.from_maps(one, other).counts() == [[1, 0], [0, 1]]
+    assert MapDifference.from_maps(one, other).count_changes() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="side by side"):
         MapDifference.from_maps(one, make_map([[0, 1]], classes=("a", "c")))
 
@@ -65,8 +65,8 @@ def test_maps_of_other_grids_are_compared_at_patch_centres(factor):
     fine = np.kron(coarse, np.ones((factor, factor), int))
     one, other = make_map(coarse, 30, 30), make_map(fine, 30 // factor, 30 // factor)
     n = int(coarse.sum())
-    assert MapDifference.from_maps(one, other).counts() == [[48 - n, 0], [0, n]]
-    assert MapDifference.from_maps(other, one).counts() == [
+    assert MapDifference.from_maps(one, other).count_changes() == [[48 - n, 0], [0, n]]
+    assert MapDifference.from_maps(other, one).count_changes() == [
         [(48 - n) * factor**2, 0],
         [0, n * factor**2],
     ]
@@ -75,16 +75,16 @@ def test_maps_of_other_grids_are_compared_at_patch_centres(factor):
 def test_area_outside_the_other_map_is_not_compared():
     one, other = make_map([[0, 0, 0]]), make_map([[1, 1]], left=10.0)
     found = MapDifference.from_maps(one, other)
-    assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_different == 1
+    assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_tissue_mismatches == 1
 
 
 def test_differences_of_models_are_described():
     one = ModelProfile("one", False, "set", ("a", "b"), 0.5, "centred", 20)
-    assert differences(one, one) == []
+    assert model_differences(one, one) == []
     other = replace(
-        one, images="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
+        one, training_set="other", classes=("a", "c"), mpp=None, features="lines", patch_px=16
     )
-    text = " ".join(differences(one, other))
+    text = " ".join(model_differences(one, other))
     for part in ("a / b, and a / c", "trained on different images", "0.5 µm, and unknown"):
         assert part in text
     assert "centred of 20 pixels, and lines of 16" in text

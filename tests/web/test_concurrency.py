@@ -18,7 +18,7 @@ from histodict.web.request import (
     PREDICTIONS,
     QUICK,
     ConcurrencyLimits,
-    DeferredWork,
+    SlowResponse,
 )
 
 
@@ -68,7 +68,7 @@ def test_quick_response_does_not_wait_for_slow_ones():
 
 def test_deferred_work_changes_its_limit():
     async def respond() -> str:
-        return await ConcurrencyLimits().run(QUICK, lambda: DeferredWork(IMAGES, lambda: "drawn"))
+        return await ConcurrencyLimits().run(QUICK, lambda: SlowResponse(IMAGES, lambda: "drawn"))
 
     assert asyncio.run(respond()) == "drawn"
 
@@ -80,10 +80,10 @@ def test_hanging_slide_blocks_only_itself(monkeypatch):
 
     async def respond() -> str:
         limits = ConcurrencyLimits()
-        slow = DeferredWork(IMAGES, lambda: stored.wait(5), Path("hung.svs"))
+        slow = SlowResponse(IMAGES, lambda: stored.wait(5), Path("hung.svs"))
         behind = [asyncio.create_task(limits.run(QUICK, lambda: slow)) for _ in range(6)]
         await asyncio.sleep(0.05)
-        other = DeferredWork(IMAGES, lambda: "here", Path("other.svs"))
+        other = SlowResponse(IMAGES, lambda: "here", Path("other.svs"))
         response = await asyncio.wait_for(limits.run(QUICK, lambda: other), 4)
         stored.set()
         await asyncio.gather(*behind)

@@ -18,7 +18,7 @@ from histodict.web.dataset_checks import (
     likely_duplicates,
     manifest_warnings,
 )
-from histodict.web.maps import Tiles
+from histodict.web.maps import TileCache
 from tests.web.app import count_calls
 
 
@@ -94,7 +94,7 @@ def test_pixel_sizes(greys, sizes, message):
 
 def checked(checks, manifest, thumbnail, mpp=None):
     """Return the final report of a check."""
-    while not (found := checks.request(manifest, thumbnail, mpp))["ready"]:
+    while not (found := checks.request_check(manifest, thumbnail, mpp))["ready"]:
         time.sleep(0.01)
     return found
 
@@ -112,7 +112,7 @@ def folder(tmp_path, rng):
 
 @pytest.fixture
 def run_checks(folder, tmp_path_factory):
-    checks, tiles = BackgroundChecks(), Tiles(tmp_path_factory.mktemp("thumbnails"))
+    checks, tiles = BackgroundChecks(), TileCache(tmp_path_factory.mktemp("thumbnails"))
     yield lambda mpp=None: checked(checks, read_manifest(folder), tiles.thumbnail, mpp)
     checks.close()
 
@@ -186,16 +186,16 @@ def test_running_check_is_followed_without_listing_files(folder, monkeypatch):
         raise OSError("none")
 
     checks, manifest = BackgroundChecks(), read_manifest(folder)
-    check = checks.request(manifest, thumbnail)["check"]
+    check = checks.request_check(manifest, thumbnail)["check"]
     summaries = count_calls(monkeypatch, data_checks, "_file_signature")
-    followed = checks.follow(check, folder)
+    followed = checks.running_state(check, folder)
     assert followed is not None and not followed["ready"] and followed["of"] == 4
     assert summaries == []
-    assert checks.follow(check, folder / "a") is None  # of another set
-    assert checks.follow("0" * 12, folder) is None
+    assert checks.running_state(check, folder / "a") is None  # of another set
+    assert checks.running_state("0" * 12, folder) is None
     going_on.set()
     assert checked(checks, manifest, thumbnail)["ready"]
-    assert checks.follow(check, folder) is None  # a finished check starts again
+    assert checks.running_state(check, folder) is None  # a finished check starts again
     checks.close()
 
 

@@ -56,7 +56,7 @@ def settle(folder):
 
 
 def names(sources, source):
-    return {record.path.name for record in sources.listing(source).manifest.records}
+    return {record.path.name for record in sources.get_index(source).manifest.records}
 
 
 def test_image_among_thousands_is_found_quickly(user, sources, folder):
@@ -77,7 +77,7 @@ def test_image_among_thousands_is_found_quickly(user, sources, folder):
 
 
 def test_table_is_read_once_and_again_after_a_change(sources, folder, monkeypatch):
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     settle(folder)
@@ -89,16 +89,16 @@ def test_table_is_read_once_and_again_after_a_change(sources, folder, monkeypatc
     assert names(sources, table) == {"2.png", "4.png"}
     table.unlink()
     with pytest.raises(ValueError, match="not found"):
-        sources.listing(table)
+        sources.get_index(table)
 
 
 def test_recent_change_is_not_cached(sources, folder, monkeypatch):
     """Two changes within the resolution of file times look like one."""
-    reads = count_calls(monkeypatch, manifest, "_from_rows")
+    reads = count_calls(monkeypatch, manifest, "_read_rows")
     table = folder / "set.csv"
     write_table(table, ["a/1.png,x,1", "b/3.png,y,2"])
     for _ in range(3):
-        sources.listing(table)
+        sources.get_index(table)
     assert len(reads) == 3
 
 
@@ -134,13 +134,13 @@ def test_images_without_classes_are_found_at_any_depth(sources, folder):
     deep.mkdir(parents=True)
     settle(folder)
     with pytest.raises(ValueError, match="neither"):
-        sources.listing(folder / "a" / "b")
+        sources.get_index(folder / "a" / "b")
     assert names(sources, folder / "a") == {"1.png", "2.png"}
     settle(folder)
     names(sources, folder / "a")
     (deep / "7.png").touch()
     assert names(sources, folder / "a") == {"1.png", "2.png", "7.png"}
-    manifest = sources.listing(folder / "a").manifest
+    manifest = sources.get_index(folder / "a").manifest
     assert manifest.classes == []  # a single class
     assert "one per class: these images have no labels" in manifest.warnings[0]
 
@@ -151,7 +151,7 @@ def test_new_image_of_a_patient_is_found(sources, folder):
         (folder / place).mkdir()
         (folder / place / "5.png").touch()
     settle(folder)
-    assert len(sources.listing(folder).manifest.records) == 6
+    assert len(sources.get_index(folder).manifest.records) == 6
     (folder / "a" / "p1" / "6.png").touch()
     assert "6.png" in names(sources, folder)
 
@@ -168,26 +168,26 @@ def test_new_image_in_a_linked_class_is_found(sources, folder):
 def test_splits_beside_classes_can_be_viewed(sources, folder):
     (folder / "test").mkdir()
     (folder / "test" / "5.png").touch()
-    (text,) = sources.listing(folder).manifest.warnings
+    (text,) = sources.get_index(folder).manifest.warnings
     assert "named like splits (test)" in text and "have no labels" in text
 
 
 def test_table_without_labels_can_be_viewed(sources, folder):
     table = folder / "set.csv"
     table.write_text("path,mpp\na/1.png,0.5\nb/3.png,")
-    manifest = sources.listing(table).manifest
+    manifest = sources.get_index(table).manifest
     assert [record.mpp for record in manifest.records] == [0.5, None]
     assert "have no labels" in manifest.warnings[0]
     table.write_text("path,label\na/1.png,x\nb/3.png,")
     with pytest.raises(ValueError, match="line 3: the field 'label' is empty"):
-        sources.listing(table)
+        sources.get_index(table)
 
 
 def test_unusable_and_skipped_entries_are_reported(sources, folder):
     (folder / "B").mkdir()
     (folder / "B" / "9.png").touch()
     (folder / "B" / "8.webp").touch()
-    first, second = sources.listing(folder).manifest.warnings
+    first, second = sources.get_index(folder).manifest.warnings
     assert "differ only in case" in first and "have no labels" in first
     assert "B/8.webp" in second
 
@@ -201,7 +201,7 @@ def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
     (tmp_path / "secret.png").touch()
     (folder / "a" / "1.png").unlink()
     (folder / "a" / "1.png").symlink_to(tmp_path / "secret.png")
-    assert find_dataset(user, sources, dataset.id).listing is dataset.listing
+    assert find_dataset(user, sources, dataset.id).index is dataset.index
     for read in (
         lambda: dataset.image(short_id("a/1.png")),
         lambda: add_correction(dataset, short_id("a/1.png"), "y", [0, 0, 50, 50]),
@@ -235,7 +235,7 @@ def test_table_that_links_outside_is_refused(sources, folder, tmp_path):
     write_table(tmp_path / "elsewhere.csv", [f"{folder}/a/1.png,x,1", f"{folder}/b/3.png,y,2"])
     (folder / "manifest.csv").symlink_to(tmp_path / "elsewhere.csv")
     with pytest.raises(ForbiddenFileError):
-        sources.listing(folder)
+        sources.get_index(folder)
 
 
 def count_stat_calls(monkeypatch):
@@ -276,17 +276,17 @@ def test_single_image_reflects_its_current_state(user, sources, folder):
 
     def names_now():
         found = find_dataset(user, sources, dataset.id, image)
-        return set(found.listing.names.values())
+        return set(found.index.names.values())
 
     assert "a/p1/9.png" in names_now()
     (folder / "b" / "p2" / "10.png").touch()  # irrelevant to this image
     settle(folder / "b" / "p2")
     assert "b/p2/10.png" not in names_now()
-    assert "b/p2/10.png" in find_dataset(user, sources, dataset.id).listing.names.values()
+    assert "b/p2/10.png" in find_dataset(user, sources, dataset.id).index.names.values()
     (folder / "a" / "p1").rename(folder / "a" / "p3")
     assert "a/p3/9.png" in names_now() and "a/p1/9.png" not in names_now()
     settle(folder)
-    assert find_dataset(user, sources, dataset.id, image).listing.by_id.get(image) is None
+    assert find_dataset(user, sources, dataset.id, image).index.by_id.get(image) is None
     image = short_id("a/1.png")
     write_table(folder / "manifest.csv", ["a/2.png,x,1", "b/3.png,y,2"])
     assert names_now() == {"a/2.png", "b/3.png"}
@@ -304,4 +304,4 @@ def test_change_during_a_long_listing_is_detected(sources, folder, monkeypatch):
         return found
 
     monkeypatch.setattr(datasets, "_list_images", slowly)
-    assert not sources.listing(folder).are_states_final
+    assert not sources.get_index(folder).are_states_final

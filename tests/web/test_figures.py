@@ -8,7 +8,7 @@ from .conftest import MISSING
 
 pytest.importorskip("starlette", reason=MISSING)
 
-from histodict.web.model_report import describe_range, difference, score_summary
+from histodict.web.model_report import accuracy_difference, describe_interval, summarize_scores
 
 CLASSES = ["benign", "malignant"]
 
@@ -23,7 +23,7 @@ def rows(*groups):
 
 
 def test_patients_are_counted_per_class():
-    found = score_summary(
+    found = summarize_scores(
         CLASSES,
         rows(
             ("malignant", "malignant", "1", 11),
@@ -38,34 +38,34 @@ def test_patients_are_counted_per_class():
     )
     assert found["balanced"] is None
     assert benign["n_patients"] == 5 and 0 < benign["interval"]["low"] < 1
-    assert describe_range(malignant["interval"]) == "no interval, too few patients"
+    assert describe_interval(malignant["interval"]) == "no interval, too few patients"
 
 
 def test_enough_patients_give_intervals():
     some = [("malignant", "malignant", f"m{n}", 2) for n in range(4)]
     some += [("benign", "malignant" if n == 0 else "benign", f"b{n}", 2) for n in range(4)]
-    found = score_summary(CLASSES, rows(*some))
+    found = summarize_scores(CLASSES, rows(*some))
     assert found["balanced"]["low"] < 0.875 < found["balanced"]["high"]
     assert found["overlap"] == {}
 
 
 def test_unknown_labels_give_a_mean_without_interval():
     some = [(name, name, f"{name}{n}", 1) for name in CLASSES for n in range(4)]
-    assert score_summary(CLASSES, rows(*some))["balanced"] is not None
-    assert score_summary(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
+    assert summarize_scores(CLASSES, rows(*some))["balanced"] is not None
+    assert summarize_scores(CLASSES, rows(*some, ("sick", "benign", "9", 1)))["balanced"] is None
 
 
 def test_overlap_of_regions_has_an_interval():
     some = [
         {"label": "b", "answer": "b", "patient": str(n), "overlap": [[8, n, 1]]} for n in range(4)
     ]
-    found = score_summary(["a", "b"], some, min_patches=1)["overlap"]
+    found = summarize_scores(["a", "b"], some, min_patches=1)["overlap"]
     assert found["Dice"]["low"] < 64 / 74 < found["Dice"]["high"]
-    assert score_summary(["a", "b"], some[:2], min_patches=1)["overlap"] == {
+    assert summarize_scores(["a", "b"], some[:2], min_patches=1)["overlap"] == {
         "Dice": None,
         "IoU": None,
     }
-    assert score_summary(["a", "b"], some, min_patches=3)["overlap"] == {}
+    assert summarize_scores(["a", "b"], some, min_patches=3)["overlap"] == {}
 
 
 def compared(*groups):
@@ -81,15 +81,15 @@ def compared(*groups):
 def test_interval_of_a_difference_in_one_patient_includes_zero():
     """33 of 41 correct now, 31 before: two images of one patient."""
     same = [("a", "a", "a", str(n), 4) for n in range(7)] + [("a", "b", "b", "7", 8)]
-    found = difference(*compared(*same, ("a", "a", "a", "8", 3), ("a", "b", "a", "8", 2)))
+    found = accuracy_difference(*compared(*same, ("a", "a", "a", "8", 3), ("a", "b", "a", "8", 2)))
     assert found["value"] == pytest.approx(2 / 41)
     assert found["low"] <= 0 <= found["high"]
 
 
 def test_interval_of_a_difference_in_all_patients_excludes_zero():
-    found = difference(*compared(*(("a", "b", "a", str(n), 3) for n in range(8))))
+    found = accuracy_difference(*compared(*(("a", "b", "a", str(n), 3) for n in range(8))))
     assert found == {"value": 1.0, "low": 1.0, "high": 1.0}
 
 
 def test_two_patients_give_no_interval():
-    assert difference(*compared(("a", "b", "a", "1", 9), ("a", "b", "a", "2", 9))) is None
+    assert accuracy_difference(*compared(("a", "b", "a", "1", 9), ("a", "b", "a", "2", 9))) is None

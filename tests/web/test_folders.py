@@ -44,7 +44,7 @@ def test_unknown_folder_numbers_are_refused(place, number):
 def test_content_is_found_and_listed(place):
     folders = DataFolders([place / "data"])
     assert folders.find(0, "inside") == place / "data" / "class a"
-    listing = folders.listing(0, "")
+    listing = folders.list_folder(0, "")
     assert listing["folders"] == ["class a", "inside"]
     assert listing["tables"] == ["set.csv"]
     with pytest.raises(FileNotFoundError):
@@ -55,7 +55,7 @@ def test_workspaces_are_not_listed(place):
     work = place / "data" / "work" / "users"
     work.mkdir(parents=True)
     folders = DataFolders([place / "data"], [work])
-    assert folders.listing(0, "work")["folders"] == []
+    assert folders.list_folder(0, "work")["folders"] == []
     for inside in ("work/users", "work/users/anna/marks/1.png", "class a/../work/users"):
         with pytest.raises(ForbiddenFileError):
             folders.find(0, inside)

@@ -149,7 +149,7 @@ def test_vanished_worker_counts_as_interrupted(tissue, tmp_path):
     folder = tmp_path / "users" / "local" / "jobs" / job
     Job(folder).set_state(RUNNING, 3)
     with open_client([tissue], tmp_path) as client:
-        with Job(folder).locked() as is_free:
+        with Job(folder).try_lock() as is_free:
             assert is_free
             other = start(client, data, seed=1)
             time.sleep(1)
@@ -215,9 +215,9 @@ def test_trainings_come_before_maps(tmp_path, monkeypatch):
         queue.add(job)
     queue._update_jobs()
     assert launched == [trainings[0].id]
-    assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [2, 3, 0, 1]
+    assert [queue.count_ahead(job) for job in (*maps, *trainings)] == [2, 3, 0, 1]
     maps[1].set_state(RUNNING, 1)
-    assert [queue.n_ahead(job) for job in (*maps, *trainings)] == [3, 0, 1, 2]
+    assert [queue.count_ahead(job) for job in (*maps, *trainings)] == [3, 0, 1, 2]
 
 
 def test_default_for_regions_is_reported_with_its_reason(client, monkeypatch):

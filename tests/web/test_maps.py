@@ -15,11 +15,11 @@ from histodict.utils.text_io import write_checked_json
 from histodict.web.maps import (
     apply_threshold,
     compute_prediction,
+    load_map,
     load_prediction,
-    map_image,
-    outlines,
     prediction_to_json,
-    stored_map,
+    region_outlines,
+    render_map,
 )
 from histodict.web.workspace import read_json
 
@@ -33,7 +33,7 @@ def folder(model, manifest, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def patch_map(folder, manifest):
-    return stored_map(folder, manifest.records[0])
+    return load_map(folder, manifest.records[0])
 
 
 def test_stored_prediction_equals_that_of_the_model(model, manifest, folder, patch_map):
@@ -73,7 +73,7 @@ def test_map_image_shows_one_class_or_all(patch_map):
     predicted_classes = patch_map.predicted_classes.copy()
     predicted_classes[0, 0] = NO_TISSUE
     patch_map = replace(patch_map, predicted_classes=predicted_classes)
-    everything, second = map_image(patch_map, None), map_image(patch_map, 1)
+    everything, second = render_map(patch_map, None), render_map(patch_map, 1)
     assert ((everything[..., 3] > 0) == (predicted_classes != NO_TISSUE)).all()
     assert ((second[..., 3] > 0) == (predicted_classes == 1)).all()
     assert everything[..., 3].max() == 255
@@ -86,11 +86,11 @@ def test_outlines_surround_the_patches(patch_map):
     margins = np.zeros((4, 5, 2), np.float32)
     grid = PatchGrid(4, 5, patch_px=8, stride_px=4, downsample=2.0)
     small = replace(patch_map, grid=grid, predicted_classes=predicted_classes, margins=margins)
-    (ring,) = outlines(small, 1, 2)
+    (ring,) = region_outlines(small, 1, 2)
     assert ring[:2] == ring[-2:]
     assert (min(ring[::2]), max(ring[::2])) == (2 * 8 + 4, 3 * 8 + 4)
     assert (min(ring[1::2]), max(ring[1::2])) == (1 * 8 + 4, 3 * 8 + 4)
-    assert outlines(small, 1, 3) == []
+    assert region_outlines(small, 1, 3) == []
 
 
 def test_outlines_enclose_the_area_of_the_patches(patch_map):
@@ -98,7 +98,7 @@ def test_outlines_enclose_the_area_of_the_patches(patch_map):
         x, y = np.array(ring[::2]), np.array(ring[1::2])
         return np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]) / 2
 
-    rings = outlines(patch_map, 0, 1)
+    rings = region_outlines(patch_map, 0, 1)
     assert len(rings) > 0
     assert sum(map(area, rings)) == pytest.approx((patch_map.predicted_classes == 0).sum() * 12**2)
 
@@ -106,7 +106,7 @@ def test_outlines_enclose_the_area_of_the_patches(patch_map):
 def make_old(folder, record):
     """Change the two files to those of version 0.1."""
     key = output_key(record.path)
-    patch_map = stored_map(folder, record)
+    patch_map = load_map(folder, record)
     response_data = read_json(folder / f"{key}.json")
     del response_data["format_version"]
     response_data["grid"] |= {"patch_px": 12, "stride_px": 12, "downsample": 1.0}
@@ -123,9 +123,9 @@ def test_files_of_an_earlier_version_are_ignored(model, manifest, tmp_path):
     make_old(tmp_path, record)
     assert load_prediction(tmp_path, record) is None
     with pytest.raises(KeyError, match="no patch map yet"):
-        stored_map(tmp_path, record)
+        load_map(tmp_path, record)
     compute_prediction(model, record, tmp_path)
-    assert stored_map(tmp_path, record).classes == ("healthy", "inflamed")
+    assert load_map(tmp_path, record).classes == ("healthy", "inflamed")
 
 
 def test_changed_image_is_computed_again(model, manifest, tmp_path):
@@ -138,7 +138,7 @@ def test_changed_image_is_computed_again(model, manifest, tmp_path):
     shutil.copy(manifest.records[-1].path, path)
     assert load_prediction(tmp_path / "maps", record) is None
     with pytest.raises(KeyError, match="no patch map yet"):
-        stored_map(tmp_path / "maps", record)
+        load_map(tmp_path / "maps", record)
 
 
 def test_every_flipped_bit_of_a_map_is_harmless_or_refused(patch_map, tmp_path):
@@ -163,7 +163,7 @@ def test_stored_prediction_is_updated_for_a_threshold(name, small_models, manife
     model = load_model(small_models.path(name))
     record = manifest.records[0]
     stored = compute_prediction(model, record, tmp_path)
-    patch_map = stored_map(tmp_path, record) if stored["grid"] else None
+    patch_map = load_map(tmp_path, record) if stored["grid"] else None
     same = prediction_to_json(apply_threshold(model, stored, patch_map, record.path))
     assert same.pop("score") == pytest.approx(stored["score"])
     assert same == {key: stored[key] for key in same}

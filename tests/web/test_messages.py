@@ -23,7 +23,7 @@ from histodict.utils.progress import no_callback
 from histodict.utils.validation import hints_for
 from histodict.web import model_report
 from histodict.web.jobs import Job
-from histodict.web.maps import stored_map
+from histodict.web.maps import load_map
 from histodict.web.worker import train
 from tests.web.app import OWN, open_client, open_data, start
 
@@ -302,14 +302,14 @@ def test_overlay_of_the_report_uses_the_moved_threshold(trained, monkeypatch):
     for patch_map, summary in annotated:
         assert summary.startswith("adenocarcinoma")
         assert patch_map.margins[..., 1][patch_map.tissue].mean() < 0
-        stored = stored_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
+        stored = load_map(job.folder / "maps", record_of(job, patch_map.path), 0.5)
         assert (stored.predicted_classes != patch_map.predicted_classes).any()
 
 
 def record_of(job, path):
-    from histodict.web.training import request_manifest
+    from histodict.web.training import manifest_from_request
 
-    (found,) = (r for r in request_manifest(job.request).records if r.path == path)
+    (found,) = (r for r in manifest_from_request(job.request).records if r.path == path)
     return found
 
 

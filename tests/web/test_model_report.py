@@ -11,7 +11,7 @@ from histodict.models import TissueClassifier
 from histodict.web.model_report import (
     StoredPredictions,
     confusion_table,
-    selection_summary,
+    selection_warning,
     top_atom_patches,
     write_report,
 )
@@ -159,14 +159,14 @@ def test_uncertain_predictions_are_shown_with_the_best_guess(
         (unsure, f">uncertain (best guess: {certain.label})<"),
         (certain, f">{certain.label}</span></figcaption>"),
     ):
-        monkeypatch.setattr(StoredPredictions, "prediction", lambda *_, found=prediction: found)
+        monkeypatch.setattr(StoredPredictions, "load", lambda *_, found=prediction: found)
         write_report(path, model, [], results, stored, [])
         assert text in path.read_text(encoding="utf-8")
 
 
 def test_best_of_several_models_is_warned_of(model, tmp_path):
-    assert selection_summary(1) == ""
+    assert selection_warning(1) == ""
     results = {"images": result_rows(("healthy", "healthy")), "operating_point": None}
     path, stored = tmp_path / "r.html", nothing(tmp_path, model)
-    write_report(path, model, [], results, stored, [], selection=selection_summary(3))
+    write_report(path, model, [], results, stored, [], selection=selection_warning(3))
     assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

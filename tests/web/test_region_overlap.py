@@ -8,7 +8,7 @@ from histodict.datasets.manifest import ImageRecord
 from histodict.evaluation.measures import PatchEvaluation, dice
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE, PatchMap
-from histodict.web.maps import mask_rings, overlap, pooled_overlap
+from histodict.web.maps import count_overlap, mask_outlines, pooled_overlap
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def found(masked, rng):
 
 
 def test_counts_equal_the_region_detector_for_every_size(masked, found):
-    counts = overlap(masked, found)
+    counts = count_overlap(masked, found)
     for least, own in enumerate(counts, 1):
         table = PatchEvaluation.from_map(masked, found, least).confusion_counts()
         assert own == table[:3].tolist()
@@ -54,7 +54,7 @@ def test_rings_surround_the_mask_at_any_size(masked, times, tmp_path):
     """Also if the mask is smaller than its image."""
     size = 120 * times, 80 * times
     Image.fromarray(np.full((size[1], size[0], 3), 200, np.uint8)).save(masked.path)
-    (ring,) = mask_rings(masked, size)
+    (ring,) = mask_outlines(masked, size)
     x, y = np.array(ring).reshape(-1, 2).T
     area = abs(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) / 2
     assert area == pytest.approx(40 * 30 * times**2, rel=0.02)

@@ -17,7 +17,7 @@ pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.web import server, workspace
-from histodict.web.workspace import WorkspaceInUseError, locked_workspace
+from histodict.web.workspace import WorkspaceInUseError, lock_workspace
 from tests.web.browser import Server, free_port
 
 
@@ -107,18 +107,18 @@ def test_port_of_an_own_server_is_named_as_such(demo, tmp_path):
 def test_lock_ends_with_its_process(tmp_path):
     source = (
         "import sys; from pathlib import Path; from histodict.web import workspace as w\n"
-        "with w.locked_workspace(Path(sys.argv[1]), 'http://first/'):\n"
+        "with w.lock_workspace(Path(sys.argv[1]), 'http://first/'):\n"
         "    print('locked', flush=True); sys.stdin.read()\n"
     )
     specified = [sys.executable, "-c", source, str(tmp_path)]
     with subprocess.Popen(specified, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"locked\n"
-        lock = locked_workspace(tmp_path, "http://second/")
+        lock = lock_workspace(tmp_path, "http://second/")
         with pytest.raises(WorkspaceInUseError, match=rf"http://first/ \(process {first.pid}\)"):
             lock.__enter__()
         first.kill()
         first.wait()
-        with locked_workspace(tmp_path, "http://second/"):
+        with lock_workspace(tmp_path, "http://second/"):
             description = (tmp_path / "server.lock").read_text()
     assert "second" in description and "first" not in description
 
@@ -128,5 +128,5 @@ def test_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(workspace, "lock_descriptor", refuse)
-    with locked_workspace(tmp_path, "http://first/"):
+    with lock_workspace(tmp_path, "http://first/"):
         assert "cannot lock files" in capsys.readouterr().err

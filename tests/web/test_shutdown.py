@@ -19,7 +19,7 @@ from tests.web.test_jobs import LONG, is_running, pid_of
 
 SLOW = (
     "import time; from histodict.web.api import data as api_data; "
-    "api_data.source_names = lambda *given: time.sleep(60)"
+    "api_data.opened_sources = lambda *given: time.sleep(60)"
 )
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
 

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason='the web app is not installed: pip insta
 from shapely import Polygon
 
 from histodict.annotations.outlines import AnnotationPolygon, RunLengthMask, find_self_intersections
-from histodict.web.annotation.store import area, buffer_path, polygonize, subtract
+from histodict.web.annotation.store import buffer_path, compute_area, polygonize, subtract
 
 SIZE = (1000, 800)
 
@@ -33,7 +33,9 @@ def covered(polygons):
 def test_single_point_is_a_disc(radius):
     disc = buffer_path(np.array([[500.0, 400.0]]), radius, SIZE)
     assert len(disc) == 1 and len(disc[0]) == 1
-    assert area(disc) == pytest.approx(math.pi * radius**2, rel=0.15 if radius < 10 else 0.02)
+    assert compute_area(disc) == pytest.approx(
+        math.pi * radius**2, rel=0.15 if radius < 10 else 0.02
+    )
     away = np.hypot(*(disc[0][0] - [500, 400]).T)
     assert away.max() < 1.1 * radius + 1 and away.min() > 0.85 * radius - 1
 
@@ -42,9 +44,9 @@ def test_stroke_is_within_its_radius_for_any_sampling():
     path = np.array([[200.0, 200.0], [600.0, 500.0]])
     often = np.linspace(path[0], path[1], 50)
     expected = 500 * 80 + math.pi * 40**2
-    assert area(buffer_path(path, 40, SIZE)) == pytest.approx(expected, rel=0.01)
-    assert area(buffer_path(often, 40, SIZE)) == pytest.approx(
-        area(buffer_path(path, 40, SIZE)), rel=1e-3
+    assert compute_area(buffer_path(path, 40, SIZE)) == pytest.approx(expected, rel=0.01)
+    assert compute_area(buffer_path(often, 40, SIZE)) == pytest.approx(
+        compute_area(buffer_path(path, 40, SIZE)), rel=1e-3
     )
 
 
@@ -53,13 +55,13 @@ def test_painted_ring_has_a_hole():
     path = np.stack([500 + 100 * np.cos(angles), 400 + 100 * np.sin(angles)], axis=1)
     ring = buffer_path(path, 10, SIZE)
     assert [len(rings) for rings in ring] == [2]
-    assert area(ring) == pytest.approx(math.pi * (110**2 - 90**2), rel=0.02)
-    assert covered(ring) == pytest.approx(area(ring), rel=0.01)
+    assert compute_area(ring) == pytest.approx(math.pi * (110**2 - 90**2), rel=0.02)
+    assert covered(ring) == pytest.approx(compute_area(ring), rel=0.01)
 
 
 def test_area_beyond_the_image_is_clipped():
     edge = buffer_path(np.array([[0.0, 400.0]]), 50, SIZE)
-    assert area(edge) == pytest.approx(math.pi * 50**2 / 2, rel=0.03)
+    assert compute_area(edge) == pytest.approx(math.pi * 50**2 / 2, rel=0.03)
     assert min(ring.min() for rings in edge for ring in rings) >= 0
     assert buffer_path(np.array([[-200.0, 400.0]]), 50, SIZE) == []
 
@@ -75,11 +77,11 @@ def test_painted_borders_never_intersect_themselves():
 def test_eraser_removes_exactly_the_covered_area():
     box = [[square(100, 100, 200)]]
     cut = subtract(box, [[square(150, 0, 150)]])
-    assert area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
+    assert compute_area(cut) == pytest.approx(200 * 200 - 150 * 50, rel=0.01)
     middle = subtract(box, [[square(150, 150, 100)]])
     assert [len(rings) for rings in middle] == [2]
     halves = subtract(box, buffer_path(np.array([[200.0, 50.0], [200.0, 350.0]]), 20, SIZE))
-    assert len(halves) == 2 and area(halves) == pytest.approx(200 * 160, rel=0.02)
+    assert len(halves) == 2 and compute_area(halves) == pytest.approx(200 * 160, rel=0.02)
 
 
 def test_untouched_shapes_are_unchanged():
@@ -102,7 +104,7 @@ def test_wide_brush_removes_small_shapes_and_keeps_far_ones():
 def test_bow_tie_is_filled():
     tie = np.array([[100, 100], [300, 300], [300, 100], [100, 300]], float)
     found = polygonize([tie], SIZE)
-    assert area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
+    assert compute_area(found) == pytest.approx(2 * 200 * 100 / 2, rel=0.02)
     assert all(find_self_intersections(ring) == [] for rings in found for ring in rings)
 
 
@@ -118,7 +120,7 @@ def test_polygon_is_stored_unchanged():
     ((found,),) = polygonize([triangle], SIZE)
     assert np.array_equal(found, triangle)
     ((stored, hole),) = polygonize([square(0, 0, 100), square(20, 20, 10)], SIZE)
-    assert len(stored) == len(hole) == 4 and area([[stored, hole]]) == 9900
+    assert len(stored) == len(hole) == 4 and compute_area([[stored, hole]]) == 9900
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_invalid_polygons_become_valid_with_the_same_pixels(corners):
 
 def test_hole_beyond_its_polygon_removes_the_covered_area():
     found = polygonize([square(100, 100, 100), square(150, 150, 100)], SIZE)
-    assert [len(rings) for rings in found] == [1] and area(found) == 7500
+    assert [len(rings) for rings in found] == [1] and compute_area(found) == 7500
 
 
 def test_line_with_too_many_self_intersections_is_refused(rng):
@@ -152,4 +154,4 @@ def test_scribble_has_few_corners():
     path = np.stack([500 + 300 * np.sin(angles), 100 + 3 * angles], axis=1)
     found = buffer_path(path, 10, SIZE)
     assert sum(len(ring) for rings in found for ring in rings) < 4000
-    assert covered(found) == pytest.approx(area(found), rel=0.01)
+    assert covered(found) == pytest.approx(compute_area(found), rel=0.01)

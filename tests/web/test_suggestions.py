@@ -13,14 +13,14 @@ from histodict.web.annotation.store import Shape
 from histodict.web.annotation.suggestions import (
     colour_descriptor,
     map_regions,
-    normalized_margin,
+    prediction_margin,
     suggest,
     suggest_regions,
 )
 
 
 def places(*args):
-    return [one.position for one in suggest(*args)]
+    return [one.candidate for one in suggest(*args)]
 
 
 def test_uncertain_and_novel_comes_first():
@@ -64,9 +64,9 @@ def test_central_image_comes_first_without_training_images():
         ({"score": None}, None),
     ],
 )
-def test_normalized_margin(values, wanted):
+def test_prediction_margin(values, wanted):
     reference = {"answer": "a", "probabilities": {}, "shares": {"a": 0.6, "b": 0.4}, "score": 0.0}
-    assert normalized_margin(reference | values) == (
+    assert prediction_margin(reference | values) == (
         wanted if wanted is None else pytest.approx(wanted)
     )
 
@@ -104,7 +104,7 @@ def source(tmp_path):
 
 
 def test_regions_tile_the_tissue(field_map):
-    boxes = {one.box: one.normalized_margin for one in map_regions(field_map)}
+    boxes = {one.box: one.mean_margin for one in map_regions(field_map)}
     assert len(boxes) == 5 and (1024, 512, 1536, 1024) not in boxes
     assert min(boxes, key=boxes.get) == (512, 0, 1024, 512)
 

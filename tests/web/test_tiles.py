@@ -11,7 +11,7 @@ from PIL import Image
 from histodict.datasets.manifest import ImageRecord
 from histodict.images.source import open_image
 from histodict.web import maps as tiles_module
-from histodict.web.maps import TILE_SIDE, Tiles, n_levels
+from histodict.web.maps import TILE_SIDE, TileCache, count_levels
 from tests.web.app import count_calls
 
 
@@ -25,7 +25,7 @@ def image(tmp_path, rng):
 
 @pytest.fixture
 def tiles(tmp_path):
-    return Tiles(tmp_path / "thumbnails")
+    return TileCache(tmp_path / "thumbnails")
 
 
 def decoded(data: bytes) -> np.ndarray:
@@ -37,7 +37,7 @@ def decoded(data: bytes) -> np.ndarray:
     [((1, 1), 1), ((512, 512), 1), ((513, 20), 2), ((1024, 9), 2), ((30000, 30000), 7)],
 )
 def test_coarsest_level_is_one_tile(size, count):
-    assert n_levels(size) == count
+    assert count_levels(size) == count
     factor = 2 ** (count - 1)
     assert max(size) <= TILE_SIDE * factor
     assert count == 1 or max(size) > TILE_SIDE * factor / 2

@@ -18,10 +18,10 @@ from histodict.web.model_report import applied_corrections
 from histodict.web.training import (
     _PRESET_CHANGES,
     PRESET_LABELS,
-    TrainingRequest,
-    plan_of_preset,
+    TrainingSettings,
+    make_preset_plan,
+    make_training_request,
     split_training_and_test,
-    training_request,
 )
 from histodict.web.workspace import DataFolders, UserWorkspace
 
@@ -35,25 +35,25 @@ def dataset(tissue, tmp_path):
 @pytest.mark.parametrize("offer", PRESET_LABELS)
 def test_presets_of_the_page_are_presets_with_changes(offer):
     base, changes = _PRESET_CHANGES.get(offer, (offer, {}))
-    plan = plan_of_preset(offer, "dfdl")
+    plan = make_preset_plan(offer, "dfdl")
     assert plan == Plan.named(base, "dfdl").parse_settings(changes)
     assert {"ensemble", "calibration_folds"} <= set(plan.to_dict())  # fields of the page
 
 
 def test_settings_that_a_method_lacks_are_omitted():
-    plan = plan_of_preset("quick", "lbp-colour")
+    plan = make_preset_plan("quick", "lbp-colour")
     assert "n_atoms" not in plan.recipe.method_parameters
     assert plan.recipe.patches_per_class == 2000
     with pytest.raises(ValueError, match="preset must be one of"):
-        plan_of_preset("slow", "dfdl")
+        make_preset_plan("slow", "dfdl")
 
 
 def test_request_round_trip(dataset):
-    plan = plan_of_preset("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
-    request = training_request(dataset, TrainingRequest(plan, None, 7, test_folds=2))
-    again = TrainingRequest.from_request(request)
+    plan = make_preset_plan("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
+    request = make_training_request(dataset, TrainingSettings(plan, None, 7, test_folds=2))
+    again = TrainingSettings.from_request(request)
     assert (again.plan, again.regions, again.seed) == (plan, None, 7)
-    assert training_request(dataset, again) == request
+    assert make_training_request(dataset, again) == request
     learn, test = split_training_and_test(request)
     assert set(test.patients) == set(request["test_patients"])
     assert not set(test.patients) & set(learn.patients)
@@ -73,16 +73,16 @@ def test_request_round_trip(dataset):
 )
 def test_incompatible_settings_are_refused(dataset, settings, regions, message):
     settings = settings | ({"context_scale": "1"} if "features" in settings else {})
-    plan = plan_of_preset("quick", "dfdl").parse_settings(settings)
+    plan = make_preset_plan("quick", "dfdl").parse_settings(settings)
     with pytest.raises(ValueError, match=message):
-        training_request(dataset, TrainingRequest(plan, regions, 0))
+        make_training_request(dataset, TrainingSettings(plan, regions, 0))
 
 
 def corrected_in(dataset, requested, image, box):
     """Return the request of a training after a correction of this image, and the correction's
     status."""
     add_correction(dataset, image, "inflamed", box)
-    request = training_request(dataset, requested)
+    request = make_training_request(dataset, requested)
     remove_correction(dataset, dataset.corrections()[0]["id"])
     return request, [c["use"] for c in applied_corrections(request)]
 
@@ -90,17 +90,17 @@ def corrected_in(dataset, requested, image, box):
 def test_status_of_a_correction_is_reported(dataset):
     """Marking a region makes its patient a training patient; former test patients stay in the test
     set."""
-    first = TrainingRequest(plan_of_preset("quick", "dfdl"), None, 0, test_folds=2)
-    request = training_request(dataset, first)
+    first = TrainingSettings(make_preset_plan("quick", "dfdl"), None, 0, test_folds=2)
+    request = make_training_request(dataset, first)
     stored = request["test_patients"]
-    by_id = dataset.listing.by_id
+    by_id = dataset.index.by_id
     tested, trained = (
         next(
             i for i, r in by_id.items() if (r.patient in stored) is is_test and r.label == "healthy"
         )
         for is_test in (True, False)
     )
-    again, box = TrainingRequest.from_request(request), [0, 0, 60, 60]
+    again, box = TrainingSettings.from_request(request), [0, 0, 60, 60]
     assert corrected_in(dataset, again, trained, box)[1] == ["learnt"]
     assert corrected_in(dataset, again, tested, None)[1] == ["truth"]
     found, uses = corrected_in(dataset, again, tested, box)
@@ -111,23 +111,23 @@ def test_status_of_a_correction_is_reported(dataset):
 
 
 def test_moved_patient_is_used_for_training(dataset):
-    requested = TrainingRequest(plan_of_preset("quick", "dfdl"), None, 0, test_folds=2)
-    moved, *others = training_request(dataset, requested)["test_patients"]
+    requested = TrainingSettings(make_preset_plan("quick", "dfdl"), None, 0, test_folds=2)
+    moved, *others = make_training_request(dataset, requested)["test_patients"]
     update_settings(dataset, {"learn_from": [moved]})
-    again = replace(dataset, about=DatasetSettings.read(dataset.folder))
-    assert training_request(again, replace(requested, test_patients=(moved, *others)))[
+    again = replace(dataset, settings=DatasetSettings.read(dataset.folder))
+    assert make_training_request(again, replace(requested, test_patients=(moved, *others)))[
         "test_patients"
     ] == list(others)
-    assert moved not in training_request(again, requested)["test_patients"]
+    assert moved not in make_training_request(again, requested)["test_patients"]
     with pytest.raises(ValueError, match="patients of this data set"):
         update_settings(dataset, {"learn_from": ["nobody"]})
 
 
 def test_missing_patients_are_not_in_the_test_set(dataset):
-    requested = TrainingRequest(
-        plan_of_preset("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
+    requested = TrainingSettings(
+        make_preset_plan("quick", "dfdl"), None, 0, test_patients=("gone", "patient01")
     )
-    assert training_request(dataset, requested)["test_patients"] == ["patient01"]
+    assert make_training_request(dataset, requested)["test_patients"] == ["patient01"]
 
 
 def test_invalid_patient_names_in_settings_are_damage(tmp_path):

@@ -16,7 +16,9 @@ from histodict.datasets.manifest import read_manifest
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 # Preview with pixels only: loading an encoder takes seconds.
-WITHOUT_ENCODER = "import histodict.web.api.annotate as api; api.uses_encoder = lambda: False"
+WITHOUT_ENCODER = (
+    "import histodict.web.api.annotate as api; api.is_encoder_installed = lambda: False"
+)
 
 
 def write_unlabelled_slides(

@@ -25,7 +25,7 @@ from ..utils.files import content_digest, file_key
 from ..utils.validation import check_choice, hint
 from .outlines import FIRST_PIXEL, SLIDE_CORNER, AnnotationPolygon, Annotations, RunLengthMask
 
-# Types of QuPath objects that are not annotated by hand; before 0.3 "id" had the type.
+# Types of QuPath objects that are not annotations; before QuPath 0.3, "id" contained the type.
 _IGNORED_OBJECT_KINDS = {
     "detection": "detections",
     "cell": "cells",
@@ -39,12 +39,12 @@ _KINDS_WITHOUT_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 
 
 def read_geojson(path: Path, text: bytes) -> Annotations:
-    """Read outlines from a FeatureCollection, an array of features, a feature or a bare geometry.
+    """Read outlines from a GeoJSON FeatureCollection, array of features, feature or geometry.
 
     Raises
     ------
     ImageError
-        If the text is not GeoJSON or has unknown geometries.
+        If the text is not GeoJSON or contains an unknown type of geometry.
     """
     try:
         content = json.loads(text.decode("utf-8-sig"))
@@ -72,28 +72,29 @@ def _add_features(annotations: Annotations, content: Any) -> None:
 
 
 def _add_feature(annotations: Annotations, feature: dict[str, Any]) -> None:
+    """Add a feature and its child objects, or count them as skipped."""
     properties = feature.get("properties") or {}
-    kind = _IGNORED_OBJECT_KINDS.get(_type_of(feature, properties))
+    kind = _IGNORED_OBJECT_KINDS.get(_object_type(feature, properties))
     if kind is not None:
         annotations.skipped[kind] += kind != "roots"
     elif feature["geometry"] is None:
         annotations.skipped["annotations without a geometry"] += 1
     else:
-        _add_geometry(annotations, _class_of(properties), feature["geometry"])
+        _add_geometry(annotations, _class_name(properties), feature["geometry"])
     for child in properties.get("childObjects") or properties.get("children") or ():
         _add_feature(annotations, child)
 
 
-def _type_of(feature: dict[str, Any], properties: dict[str, Any]) -> str:
+def _object_type(feature: dict[str, Any], properties: dict[str, Any]) -> str:
     names = ("objectType", "object_type", "type")
     values = [properties[name] for name in names if name in properties]
     return str([*values, feature.get("id", "")][0])
 
 
-def _class_of(properties: dict[str, Any]) -> str | None:
+def _class_name(properties: dict[str, Any]) -> str | None:
     """Return the class name of a feature; None if it is unclassified.
 
-    Derived classes are named as in QuPath, such as "Tumor: Positive".
+    A derived class has the name of QuPath, such as "Tumor: Positive".
     """
     classification = properties.get("classification")
     if not isinstance(classification, dict):
@@ -123,7 +124,7 @@ def _add_geometry(annotations: Annotations, name: str | None, geometry: dict[str
 
 
 Element = ElementTree.Element
-_N_CORNERS = 360  # of the polygon of an ellipse
+_N_CORNERS = 360  # of a polygon that approximates an ellipse
 
 
 def read_xml(path: Path, text: bytes) -> Annotations:
@@ -132,7 +133,7 @@ def read_xml(path: Path, text: bytes) -> Annotations:
     Raises
     ------
     ImageError
-        If the text is not XML of these programs or an annotation is incomplete.
+        If the text is not XML of these programs, or if an annotation is incomplete.
     """
     try:
         root = ElementTree.fromstring(text)
@@ -170,22 +171,22 @@ def _read_asap(annotations: Annotations, root: Element) -> None:
         )
         group = annotation.get("PartOfGroup", "None")
         annotations.add(
-            None if group == "None" else group, [_points(corners)], f"{kind} annotations"
+            None if group == "None" else group, [_read_points(corners)], f"{kind} annotations"
         )
 
 
 # --- ImageScope and HALO ------------------------------------------------------------------------
 
 
-def _corners(points: list[list[float]]) -> list[list[float]]:
-    """Return the four corners of a rectangle from two opposite or all four corners."""
+def _to_rectangle(points: list[list[float]]) -> list[list[float]]:
+    """Return the four corners of a rectangle, from these or from two opposite corners."""
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
 
 
-def _ellipse(points: list[list[float]]) -> list[list[float]]:
-    """Return a polygon of the ellipse that fills the bounding box of the points."""
+def _to_ellipse(points: list[list[float]]) -> list[list[float]]:
+    """Return a polygon that approximates the ellipse in the bounding box of the points."""
     low, high = np.min(points, axis=0), np.max(points, axis=0)
     angles = np.arange(_N_CORNERS) * 2 * np.pi / _N_CORNERS
     around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -193,15 +194,15 @@ def _ellipse(points: list[list[float]]) -> list[list[float]]:
     return points_on_ellipse
 
 
-def _polygon(points: list[list[float]]) -> list[list[float]]:
+def _to_polygon(points: list[list[float]]) -> list[list[float]]:
     return points
 
 
-# By type of region: a number in ImageScope, a word in HALO; other types have no area.
+# By type of region, a number in ImageScope and a word in HALO; other types have no area.
 _SHAPE_POLYGONS: dict[str, Callable[[list[list[float]]], list[list[float]]]] = {
-    **dict.fromkeys(("0", "polygon"), _polygon),
-    **dict.fromkeys(("1", "rectangle"), _corners),
-    **dict.fromkeys(("2", "ellipse"), _ellipse),
+    **dict.fromkeys(("0", "polygon"), _to_polygon),
+    **dict.fromkeys(("1", "rectangle"), _to_rectangle),
+    **dict.fromkeys(("2", "ellipse"), _to_ellipse),
 }
 
 
@@ -210,27 +211,27 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
     for layer in root.iter("Annotation"):
         for region in layer.iter("Region"):
             shape = _SHAPE_POLYGONS.get(region.get("Type", "0").lower())
-            points = _points([*region.iter("Vertex"), *region.iter("V")])
+            points = _read_points([*region.iter("Vertex"), *region.iter("V")])
             if shape is None or not points:
                 annotations.skipped["arrows, rulers and similar objects"] += 1
                 continue
-            cuts = region.get("NegativeROA", "0") not in ("0", "")
-            annotations.add(_layer_name(layer, region), [shape(points)], "regions", cuts=cuts)
+            is_hole = region.get("NegativeROA", "0") not in ("0", "")
+            annotations.add(_layer_name(layer, region), [shape(points)], "regions", is_hole=is_hole)
 
 
 def _layer_name(layer: Element, region: Element) -> str | None:
-    """Return the class name: the name or description of the layer, or the text of the region."""
+    """Return the class name: name or attribute of the layer, or text of the region; else None."""
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
     names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
     return next((name.strip() for name in names if name.strip()), None)
 
 
-def _points(elements: Iterable[Element]) -> list[list[float]]:
-    """Return the coordinates of elements, which may be written with decimal commas."""
-    return [[_number(each, name) for name in ("X", "Y")] for each in elements]
+def _read_points(elements: Iterable[Element]) -> list[list[float]]:
+    """Return [x, y] of each element; decimal commas are accepted."""
+    return [[_read_number(each, name) for name in ("X", "Y")] for each in elements]
 
 
-def _number(element: Element, name: str) -> float:
+def _read_number(element: Element, name: str) -> float:
     return float(element.attrib[name].replace(",", "."))
 
 
@@ -246,18 +247,18 @@ FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
     ".xml": read_xml,
     ".annotations": read_xml,
 }
-# Meaning of coordinates: pixels from the origin that is usual for the format; pixels from the
-# slide's corner, whatever the format; µm from the first pixel.
+# Unit and origin of coordinates: pixels, from the origin of the program that wrote the format;
+# pixels from the corner of the slide; µm from the upper left pixel of the image.
 PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
 COORDINATES = (PIXELS, SLIDE, MICRONS)
 _MAX_FILE_BYTES = 2**30  # of a decompressed file
-_MAX_OVERHANG = 0.1  # maximum overhang of an outline, as a fraction of the image's side
+_MAX_OVERHANG = 0.1  # of an outline beyond the image, as a fraction of the image's side
 _MPP_TOLERANCE = 0.1  # maximum relative difference of pixel sizes
 _COMPRESSION_SUFFIXES = (".gz",)
 
 
 class ImageGeometry(Protocol):
-    """Properties of an image source that are needed to place outlines."""
+    """Properties of an image that determine the position of outlines on it."""
 
     @property
     def path(self) -> Any:
@@ -273,19 +274,19 @@ class ImageGeometry(Protocol):
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Position of the first pixel relative to the slide's corner."""
+        """(x, y) of the image's upper left pixel in OpenSlide's level-0 coordinates."""
 
 
 @dataclass(frozen=True)
 class AnnotationFile:
-    """Annotation file, of which the outlines of some or all classes are used.
+    """Annotation file and the classes whose outlines are used.
 
     Attributes
     ----------
     path : annotation file
-    names : classes to use; empty for all
-    coordinates : unit and origin of the coordinates, one of COORDINATES
-    image : annotated image, if the outlines are applied to its feature file; else None
+    names : names of the classes; empty for all classes
+    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um"
+    image : annotated image, if the outlines are used with its feature file; else None
     """
 
     path: Path
@@ -301,7 +302,7 @@ class AnnotationFile:
 
         Parameters
         ----------
-        *names : classes to use; none for all
+        *names : names of the classes; none for all classes
 
         Returns
         -------
@@ -324,14 +325,14 @@ class AnnotationFile:
         check_readable_file(self.path)
         return _read_cached(self.path, repr(file_key(self.path)))
 
-    def region(self, image: ImageGeometry, *, may_lack: bool = False) -> RunLengthMask:
+    def region(self, image: ImageGeometry, *, allow_missing: bool = False) -> RunLengthMask:
         """Return the mask of the region of an image that the outlines cover.
 
         Parameters
         ----------
-        image : image of the outlines
-        may_lack : whether the mask is empty, rather than an error raised, if no outline has these
-            classes
+        image : image to which the outlines belong
+        allow_missing : whether to return an empty mask, instead of raising ImageError, if no
+            outline has one of the classes
 
         Returns
         -------
@@ -343,7 +344,7 @@ class AnnotationFile:
             If the file cannot be read or its outlines do not fit the image.
         """
         annotations, first_pixel = self.read(), self._first_pixel(image)
-        chosen = annotations.outlines_of(() if may_lack else self.names)
+        chosen = annotations.select_outlines(() if allow_missing else self.names)
         outlines = [
             self._to_image_pixels(annotations, outline, image, first_pixel) for outline in chosen
         ]
@@ -352,7 +353,7 @@ class AnnotationFile:
         return RunLengthMask.from_outlines(selected, image.size)
 
     def notes(self) -> list[str]:
-        """Return warnings about the content of the file; empty if it cannot be read.
+        """Return warnings about the content of the file; none if it cannot be read.
 
         Returns
         -------
@@ -364,7 +365,7 @@ class AnnotationFile:
             return []
 
     def fingerprint(self) -> list[Any]:
-        """Return values that change whenever the outlines change; the file name has no effect.
+        """Return values that change if the outlines change, but not if the file is renamed.
 
         Returns
         -------
@@ -373,17 +374,17 @@ class AnnotationFile:
             other than 0.
         """
         content = [content_digest(self.path), list(self.names), self.coordinates]
-        offset = _image_offset(self.image, repr(file_key(self.image))) if self.image else (0, 0)
+        offset = _read_offset(self.image, repr(file_key(self.image))) if self.image else (0, 0)
         return [*content, list(offset)] if any(offset) else content
 
     def _first_pixel(self, image: ImageGeometry) -> tuple[int, int]:
-        """Return the position of the first pixel of the annotated image in coordinates of `image`.
+        """Return (x, y) of the annotated image's upper left pixel in level-0 pixels of `image`.
 
-        Coordinates in feature files of other programs are relative to the corner of the slide.
+        It is not (0, 0) if `image` is a feature file with coords relative to the slide's corner.
         """
         if self.image is None:
             return 0, 0
-        x, y = _image_offset(self.image, repr(file_key(self.image)))
+        x, y = _read_offset(self.image, repr(file_key(self.image)))
         return x - image.offset[0], y - image.offset[1]
 
     def _to_image_pixels(
@@ -393,7 +394,7 @@ class AnnotationFile:
         image: ImageGeometry,
         first_pixel: tuple[int, int],
     ) -> AnnotationPolygon:
-        """Convert an outline to level-0 pixels of the image."""
+        """Convert an outline to level-0 pixels of `image`; `first_pixel` as from `_first_pixel`."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
                 option = hint(python="mpp=…", cli="--mpp")
@@ -418,18 +419,13 @@ class AnnotationFile:
 def check_outlines_inside(
     path: Path, outlines: Sequence[AnnotationPolygon], image: ImageGeometry
 ) -> None:
-    """Raise ImageError if outlines lie outside the image or extend far beyond it.
+    """Raise ImageError if outlines are outside an image or extend far beyond it.
 
     Parameters
     ----------
     path : annotation file, for messages
     outlines : outlines in level-0 pixels
-    image : image of the outlines
-
-    Raises
-    ------
-    ImageError
-        If an outline does not fit the image.
+    image : image to which the outlines belong
     """
     size = np.array(image.size)
     boxes = [(o.rings[0].min(axis=0), o.rings[0].max(axis=0)) for o in outlines if not o.is_hole]
@@ -458,7 +454,7 @@ def check_outlines_inside(
 
 
 def image_stem(path: Path) -> str:
-    """Return the stem of the image name of an annotation file; "" for other files."""
+    """Return the name of an annotation file without its suffixes; "" for other files."""
     name = path.name
     for ending in _COMPRESSION_SUFFIXES:
         if name.lower().endswith(ending):
@@ -468,8 +464,8 @@ def image_stem(path: Path) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _image_offset(image: Path, state: str) -> tuple[int, int]:
-    """Return the position (x, y) of the first pixel of an image on its slide."""
+def _read_offset(image: Path, state: str) -> tuple[int, int]:
+    """Return `ImageSource.offset` of an image, cached until `state`, its file key, changes."""
     from ..images.source import open_image
 
     with open_image(image) as source:
@@ -483,15 +479,16 @@ def _read_cached(path: Path, state: str) -> Annotations:
             f"{path}: unsupported annotation format {path.suffix or 'none'!r}; supported are "
             f"{' '.join(FORMATS)}, also compressed (.gz)"
         )
-    packed = path.suffix.lower() == ".gz"
-    read = FORMATS[(Path(path.stem) if packed else path).suffix.lower()]
-    return read(path, _read_content(path, packed=packed))
+    is_compressed = path.suffix.lower() == ".gz"
+    read = FORMATS[(Path(path.stem) if is_compressed else path).suffix.lower()]
+    return read(path, _read_content(path, is_compressed=is_compressed))
 
 
-def _read_content(path: Path, *, packed: bool) -> bytes:
+def _read_content(path: Path, *, is_compressed: bool) -> bytes:
+    """Read a file, decompressing gzip; raise ImageError if it is damaged or too large."""
     with path.open("rb") as file:
         try:
-            unpacked = gzip.GzipFile(fileobj=file) if packed else file
+            unpacked = gzip.GzipFile(fileobj=file) if is_compressed else file
             content = unpacked.read(_MAX_FILE_BYTES + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ImageError(f"{path}: cannot be decompressed ({error}); copy it again") from error

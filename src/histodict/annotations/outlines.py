@@ -1,7 +1,7 @@
 """Outlines of annotated regions: polygons with class names, and their run-length encoded masks.
 
-A mask has the full resolution of level 0; its size is proportional to the length of the borders. A
-pixel belongs to a polygon if its centre does.
+Masks have the resolution of level 0, and their size in memory is proportional to the length of the
+borders. A pixel belongs to a polygon if the centre of the pixel does.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..utils.text_io import pluralize, shorten
 
 UNCLASSIFIED = "unclassified"
 IGNORED = "Ignore*"  # QuPath's class for regions to ignore
-# Origin of coordinates on a slide whose first pixel is not at its corner (MRXS): the first pixel,
-# as in QuPath, or the corner, as in OpenSlide and programs that use its coordinates.
+# Origin of coordinates on a slide with bounds (MRXS): the upper left pixel within the bounds, as in
+# QuPath, or the corner of the whole slide, as in OpenSlide and programs based on it.
 FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
 
-_MAX_SIMPLE_CORNERS = 10_000  # of rings that are never regarded as tangled
-_WINDOW = 100  # sides
-_MAX_NEIGHBOURS = 200  # mean number of windows that meet a window, itself included
-_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # per batch
-_MAX_PAIRS = 2_000_000  # compared in total
+_MAX_SIMPLE_CORNERS = 10_000  # rings with at most this number of corners are never too complex
+_WINDOW = 100  # number of successive sides with a common bounding box
+_MAX_NEIGHBOURS = 200  # mean number of bounding boxes that intersect one of them, itself included
+_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # per batch of the search for intersections
+_MAX_PAIRS = 2_000_000  # pairs of sides that are compared in total
 
 Ring = NDArray[np.float64]
 
@@ -41,9 +41,9 @@ class AnnotationPolygon:
     Attributes
     ----------
     name : class name
-    rings : the outer ring, then holes, each (n, 2) of x and y
-    is_hole : whether it is subtracted from the other outlines of its class, as negative regions of
-        ImageScope are
+    rings : outer ring and holes, each (n, 2) of x and y, without repetition of the first point
+    is_hole : whether the polygon is subtracted from the others of its class, as a negative region
+        of ImageScope
     """
 
     name: str
@@ -53,7 +53,7 @@ class AnnotationPolygon:
 
 @dataclass
 class Annotations:
-    """Outlines of a file, in its own coordinates.
+    """Outlines of an annotation file, in the coordinates of the file.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Annotations:
     origin : origin of coordinates in pixels, FIRST_PIXEL or SLIDE_CORNER
     outlines : outlines in the order of the file
     mpp : µm per pixel of the annotated image; None if the file does not state it
-    skipped : number of objects without an area or that are not annotations, by kind
+    skipped : number of skipped objects, such as points, by kind (a plural noun)
     """
 
     path: Path
@@ -70,20 +70,22 @@ class Annotations:
     mpp: float | None = None
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def add(self, name: str | None, rings: Iterable[Any], kind: str, *, cuts: bool = False) -> None:
-        """Add a polygon, or count it as skipped if it has no area.
+    def add(
+        self, name: str | None, rings: Iterable[Any], kind: str, *, is_hole: bool = False
+    ) -> None:
+        """Add a polygon, or count it in `skipped` if it has no area.
 
         Parameters
         ----------
         name : class name; None if unclassified
-        rings : outer ring and holes, as lists of points with two or more numbers
-        kind : plural noun for messages
-        cuts : whether the polygon is subtracted from the others of its class
+        rings : outer ring and holes, each a list of points [x, y, …]
+        kind : plural noun for the object, for messages
+        is_hole : whether the polygon is subtracted from the others of its class
 
         Raises
         ------
         ImageError
-            If a point does not have two finite numbers.
+            If x or y of a point is not a finite number.
         """
         number = len(self.outlines) + 1
         found = [self._ring(ring, f"outline {number}") for ring in rings]
@@ -92,10 +94,10 @@ class Annotations:
             return
         outer, *holes = found
         holes = [hole for hole in holes if len(hole) >= 3]
-        self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), cuts))
+        self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), is_hole))
 
     def _ring(self, points: Any, where: str) -> Ring:
-        """Return a ring as an array, without the last point if it equals the first."""
+        """Return a ring (n, 2), without the last point if it equals the first one."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -107,24 +109,24 @@ class Annotations:
         return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
 
     @property
-    def names(self) -> Counter[str]:
+    def class_counts(self) -> Counter[str]:
         """Number of outlines of each class."""
         return Counter(outline.name for outline in self.outlines if not outline.is_hole)
 
     def describe(self) -> str:
-        """Describe the content of the file, for messages."""
-        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.names.items())]
+        """Return a text with the number of outlines per class and of skipped objects."""
+        named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.class_counts.items())]
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
-    def outlines_of(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
-        """Return the outlines of these classes, or of all classes if none is named.
+    def select_outlines(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
+        """Return the outlines of these classes, or of all classes if no names are passed.
 
         Raises
         ------
         ImageError
-            If there are none.
+            If there are no such outlines.
         """
-        wanted = set(names) or set(self.names)
+        wanted = set(names) or set(self.class_counts)
         chosen = [outline for outline in self.outlines if outline.name in wanted]
         if any(not outline.is_hole for outline in chosen):
             return chosen
@@ -138,19 +140,19 @@ class Annotations:
         )
 
     @cached_property
-    def crossings(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
-        """Self-intersecting rings, each with its outline and one point of intersection."""
+    def self_intersections(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
+        """(outline, ring, point of intersection) of each self-intersecting ring."""
         found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
         return [(outline, ring, points[0]) for outline, ring, points in found if points]
 
     def notes(self) -> list[str]:
-        """Return warnings about the content, such as rings that cross themselves."""
+        """Return warnings about skipped objects and self-intersecting rings."""
         lines = []
         if self.skipped and self.outlines:
             what = ", ".join(f"{n} {kind}" for kind, n in self.skipped.items())
             lines.append(f"{self.path}: ignored: {what}")
-        if self.crossings:
-            (outline, _, (x, y)), n = self.crossings[0], len(self.crossings)
+        if self.self_intersections:
+            (outline, _, (x, y)), n = self.self_intersections[0], len(self.self_intersections)
             name = outline.name
             lines.append(
                 f"{self.path}: {pluralize(n, 'self-intersecting outline')}, such as {name!r} "
@@ -160,16 +162,16 @@ class Annotations:
 
 
 def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, float]]:
-    """Find points at which two sides of a ring cross; sides that only touch do not.
+    """Return points (x, y) at which two sides of a ring cross; sides that touch do not count.
 
     Parameters
     ----------
-    ring : array of shape (n, 2), not closed
+    ring : (n, 2), without repetition of the first point
     limit : number of points at which the search ends; a few more may be returned
     """
     import shapely
 
-    if not is_tangled(ring) and shapely.is_simple(shapely.linearrings(ring)):
+    if not is_too_complex(ring) and shapely.is_simple(shapely.linearrings(ring)):
         return []
     sides = shapely.linestrings(np.stack([ring, np.roll(ring, -1, axis=0)], axis=1))
     tree, found, n_compared = shapely.STRtree(sides), list[tuple[float, float]](), 0
@@ -187,14 +189,14 @@ def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, flo
     return found
 
 
-def is_tangled(ring: Ring) -> bool:
-    """Return whether a long ring has so many possible self-intersections that GEOS is too slow."""
+def is_too_complex(ring: Ring) -> bool:
+    """Return whether GEOS is too slow for a ring, as too many of its sides are close together."""
     import shapely
 
     if len(ring) <= _MAX_SIMPLE_CORNERS:
         return False
     starts = np.arange(0, len(ring), _WINDOW)
-    ends = np.append(starts[1:], 0)  # the last corner of a window's last side
+    ends = np.append(starts[1:], 0)  # last corner of each window
     low = np.minimum(np.minimum.reduceat(ring, starts), ring[ends])
     high = np.maximum(np.maximum.reduceat(ring, starts), ring[ends])
     windows = shapely.box(*low.T, *high.T)
@@ -203,18 +205,18 @@ def is_tangled(ring: Ring) -> bool:
 
 
 _HOLE_WEIGHT = 1_000_000  # more than the number of overlapping outlines
-_CELL_PX = 64  # side of the squares that are tested for full or no coverage
+_CELL_PX = 64  # side of the square cells whose coverage (all, part or none) is stored
 
 
 class RunLengthMask:
-    """Run-length encoded mask of a region, which computes the covered fraction of squares.
+    """Run-length encoded mask of a region of an image.
 
     The position of a pixel is row × (width + 1) + column, so that no run continues in the next row.
 
-    Attributes
+    Parameters
     ----------
-    starts, ends : sorted positions of the first pixel of each run, and after its last pixel
-    size : (width, height) of the image
+    starts, ends : sorted positions of the first pixel of each run, and after the last pixel
+    size : (width, height) of the image in level-0 pixels
     """
 
     def __init__(
@@ -227,10 +229,10 @@ class RunLengthMask:
     def from_outlines(
         cls, outlines: Sequence[AnnotationPolygon], size: tuple[int, int]
     ) -> RunLengthMask:
-        """Return the mask of the union of outlines in an image of this size.
+        """Return the mask of the union of outlines, in level-0 pixels of an image of this size.
 
-        Holes only apply to their own polygon, not to polygons inside them. Outlines with
-        `is_hole` are subtracted from all others.
+        A hole of a polygon does not remove other polygons in the hole. An outline with `is_hole` is
+        subtracted from all others.
         """
         parts = []
         for outline in outlines:
@@ -249,16 +251,16 @@ class RunLengthMask:
         return int(self._before[-1])
 
     def any(self) -> bool:
-        """Return whether the region has any pixel."""
+        """Return whether any pixel belongs to the region."""
         return self.n_pixels > 0
 
     def all(self) -> bool:
-        """Return whether the region is the whole image."""
+        """Return whether all pixels belong to the region."""
         return self.n_pixels == self.size[0] * self.size[1]
 
     @cached_property
     def box(self) -> tuple[int, int, int, int]:
-        """Bounding box of the region: (left, top, right, bottom)."""
+        """Bounding box (left, top, right, bottom) of the region; zeros if it is empty."""
         if not self.any():
             return 0, 0, 0, 0
         stride = self.size[0] + 1
@@ -273,8 +275,8 @@ class RunLengthMask:
 
         Parameters
         ----------
-        x, y : upper left corners
-        side : side of the squares
+        x, y : (n,), upper left corners of the squares in level-0 pixels
+        side : side of the squares in level-0 pixels
         """
         left, right = _pixel_ranges(x, side, self.size[0])
         top, bottom = _pixel_ranges(y, side, self.size[1])
@@ -283,17 +285,17 @@ class RunLengthMask:
         inside = np.where(is_full, area, 0)
         mixed = np.nonzero(~is_empty & ~is_full)
         spans = [part[mixed] for part in (left, right, top, bottom)]
-        inside[mixed] = self._count(*spans)
+        inside[mixed] = self._count_pixels(*spans)
         return inside / area
 
-    def _count(
+    def _count_pixels(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return the number of covered pixels of rectangles, each (n,), row by row."""
+        """Return the number of pixels of the region in each rectangle; all arrays are (n,)."""
         counts = np.zeros(len(left), np.int64)
         for row in range(int((bottom - top).max(initial=0))):
             begin = (top + row) * (self.size[0] + 1)
@@ -308,7 +310,10 @@ class RunLengthMask:
         top: NDArray[np.int64],
         bottom: NDArray[np.int64],
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return whether each rectangle is in cells outside the region, and in cells inside."""
+        """Return whether all cells of each rectangle are outside, and whether all are inside.
+
+        All arrays are (n,). A cell is a square of _CELL_PX; inside and outside mean completely.
+        """
         rows, columns = ((top, bottom), (left, right))
         (t, l), (b, r) = (  # noqa: E741
             (rows[0] // _CELL_PX, columns[0] // _CELL_PX),
@@ -320,9 +325,9 @@ class RunLengthMask:
 
     @cached_property
     def _cell_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cumulative counts of the cells that overlap the region, and of the cells inside it.
+        """Summed-area tables of the cells that overlap the region, and of the cells inside it.
 
-        The entry of a corner is the number of such cells above and left of the corner.
+        The entry of a corner of cells is the number of such cells above and left of the corner.
         """
         stride = self.size[0] + 1
         n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
@@ -338,7 +343,7 @@ class RunLengthMask:
         return _cumulative_counts(met > 0), _cumulative_counts(filled == height[:, None])
 
     def _count_before(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of pixels in the region before each position."""
+        """Return the number of pixels of the region that precede each position."""
         n_begun = np.searchsorted(self.starts, positions, side="right")
         remaining = self.ends[np.maximum(n_begun - 1, 0)] - positions
         counts: NDArray[np.int64] = self._before[n_begun] - np.where(
@@ -353,7 +358,10 @@ def _count_covering_runs(
     last: NDArray[np.int64],
     shape: tuple[int, int],
 ) -> NDArray[np.int64]:
-    """Return the number of runs that cover each cell; a run is a range of cells in one row."""
+    """Return the number of runs that cover each cell of a grid of this shape.
+
+    A run, in one row of cells, extends from its first cell to before `last`; all arrays are (n,).
+    """
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(changes, (row, first), 1)
     np.add.at(changes, (row, last), -1)
@@ -362,26 +370,30 @@ def _count_covering_runs(
 
 
 def _cumulative_counts(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the summed-area table of cells, with a first row and column of zeros."""
     return np.pad(np.cumsum(np.cumsum(cells, axis=0, dtype=np.int64), axis=1), ((1, 0), (1, 0)))
 
 
 def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return first and end pixel of intervals, rounded as in `RegionMask`, at least one each."""
+    """Return the (first, end) pixels of intervals [begin, begin + side) of an axis.
+
+    They are rounded as in `RegionMask` and within [0, length], with at least one pixel each.
+    """
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)
     return first, np.maximum(last, first + 1)
 
 
 def _enclosed_runs(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
-    """Return the pixels that a ring encloses as runs (2, n) of starts and ends.
+    """Return the pixels that a ring encloses, as runs (2, n) of starts and ends.
 
     A pixel is enclosed if the winding number of the ring around its centre is not 0.
     """
     (x0, y0), (x1, y1) = ring.T, np.roll(ring, -1, axis=0).T
     width, height = size
-    # Rows whose middle an edge crosses; of two edges that meet there, only one counts.
+    # Rows of pixels whose centre line an edge crosses; of two edges that meet there, one counts.
     low, high = np.ceil(np.minimum(y0, y1) - 0.5), np.ceil(np.maximum(y0, y1) - 0.5)
     low, high = (np.clip(each, 0, height).astype(np.int64) for each in (low, high))
     n_rows = high - low
@@ -400,7 +412,7 @@ def _runs_inside(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the starts and ends of runs in which the cumulative sum of `changes` is positive.
 
-    With `nonzero`, negative sums count too (the non-zero winding rule).
+    `changes` are those at `positions`. With `nonzero`, negative sums count too.
     """
     unique_positions, inverse = np.unique(positions, return_inverse=True)
     total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))

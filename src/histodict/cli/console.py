@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from ..utils.progress import STAGES, Callback, Progress
-from ..utils.text_io import MAX_LINES, first_of, printable
+from ..utils.text_io import MAX_LINES, limit_lines, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -177,7 +177,7 @@ def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) 
         (str(path), reason.replace(str(path.absolute()), str(path))) for path, reason in failures
     ]
     lines = [reason if reason.startswith(path) else f"{path}: {reason}" for path, reason in printed]
-    print_failures_and_exit(first_of(lines, f": see {table}"))
+    print_failures_and_exit(limit_lines(lines, f": see {table}"))
 
 
 def exit_after_output_error(error: OSError) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..utils.text_io import first_of, pluralize
+from ..utils.text_io import limit_lines, pluralize
 from .console import progress_bars, warn
 from .options import (
     ADVANCED,
@@ -122,7 +122,7 @@ def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequ
     from ..datasets.manifest import ImageRecord
 
     records = [ImageRecord(path, "", "") for path in images]
-    return FeatureFolder(features).feature_file_for(records) if features else records
+    return FeatureFolder(features).replace_by_feature_files(records) if features else records
 
 
 def suggest_feature_folder(folders: Sequence[Path]) -> str:
@@ -173,7 +173,7 @@ def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
 def warn_of_masks(manifest: Manifest) -> None:
     """Warn if masks or outlines are given to a model that ignores them."""
-    n_mapped = sum(record.is_mapped for record in manifest.records)
+    n_mapped = sum(record.has_regions for record in manifest.records)
     if n_mapped and len(manifest.classes) > 1:
         images = pluralize(n_mapped, "image")
         warn(f"masks or annotations of {images} ignored. To use them, give --regions NAME")
@@ -204,7 +204,7 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
     """Warn with the number of skipped images, out of `n_images`, and the reasons."""
     if reasons:
-        lines = "".join(f"\n  {line}" for line in first_of(reasons))
+        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
@@ -253,7 +253,7 @@ def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
     if empty:
         reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
-        lines = "".join(f"\n  {line}" for line in first_of(reasons))
+        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
         warn(f"no usable tissue in {pluralize(len(empty), 'image')}:{lines}")
     without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
     if without_detection:
@@ -448,7 +448,7 @@ class PixelInputOptions:
         """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
-        from ..images.file_types import in_brackets, is_closed, one_per_slide, special_file_kind
+        from ..images import file_types
         from ..precomputed.formats import check_libraries
         from ..utils.text_io import truncated_list
 
@@ -466,18 +466,22 @@ class PixelInputOptions:
         if not images and not listed_records:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"no images found in {names}{suggest_feature_folder(self.paths)}")
-        images, redundant = one_per_slide(images)
+        images, redundant = file_types.split_redundant_files(images)
         if redundant:
             names = truncated_list([str(path) for path in redundant])
             warn(f"skipped, as another file of the same slide is listed: {names}")
-        closed = [path for path in left_out if is_closed(path)]
+        closed = [path for path in left_out if file_types.is_unreadable_folder(path)]
         skipped = [path for path in left_out if path not in closed]
         if skipped:
             kinds = [
-                "folder" if os.path.isdir(path) else special_file_kind(path) for path in skipped
+                "folder" if os.path.isdir(path) else file_types.special_file_kind(path)
+                for path in skipped
             ]
             names = truncated_list(
-                [f"{path}{in_brackets(k)}" for path, k in zip(skipped, kinds, strict=True)]
+                [
+                    f"{path}{file_types.with_brackets(k)}"
+                    for path, k in zip(skipped, kinds, strict=True)
+                ]
             )
             warn(f"skipped masks, unsupported formats and invalid links: {names}")
         images += closed  # reported as failures
@@ -494,7 +498,7 @@ class PixelInputOptions:
         for note in manifest.notes:
             warn(note, "Note")
         records = select_split(manifest, table, self.split).records
-        if any(record.label or record.is_mapped for record in records):
+        if any(record.label or record.has_regions for record in records):
             for warning in manifest.warnings:
                 warn(warning)
         return records

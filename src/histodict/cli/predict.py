@@ -131,7 +131,7 @@ def _predict_images(
 ) -> RunResult:
     """Predict the images and print warnings."""
     from ..batch import predict_images
-    from ..images.pixel_size import recorded_size
+    from ..images.pixel_size import recorded_pixel_size
 
     if exports.atom_statistics and not exports.anndata:
         raise ValueError("--atom-statistics needs --anndata")
@@ -152,7 +152,7 @@ def _predict_images(
             anndata=exports.anndata,
             atom_statistics=exports.atom_statistics,
         )
-    warn_of_pixel_sizes(model, [recorded_size(row) for row in result.rows])
+    warn_of_pixel_sizes(model, [recorded_pixel_size(row) for row in result.rows])
     warn_of_quality(result.rows)
     return result
 

@@ -360,7 +360,7 @@ def _print_adapted(
 
     `is_forced` states whether --force was needed, as the scores do not form two groups.
     """
-    if adaptation.one_is_small:
+    if adaptation.has_small_group:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
             "without adaptation"
@@ -393,7 +393,7 @@ def _score_images(
         report = check_readable(images, model.n_jobs, callback)
         if not skip_unreadable:
             report.check()
-        reasons = {record.path: reason for record, reason in report.bad}
+        reasons = {record.path: reason for record, reason in report.unusable}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("predict", 0, len(images), work=fractions[0]))
         for index, image in enumerate(images):

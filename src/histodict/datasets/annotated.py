@@ -1,8 +1,8 @@
 """Annotated images: outlines and masks matched to images, and regions of interest.
 
-Annotation files are matched to images by name. A mask is an image of the same proportions as its
-slide, of its size or smaller. Non-zero values belong to the region; in JPEG masks, whose values
-blur, values from 128 on.
+Annotation files are matched to images by name. A mask is an image with the aspect ratio of the
+slide, and may be smaller. Non-zero pixels belong to the region; in JPEG masks, pixels of at least
+128.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from ..images.raster import (
 from ..precomputed.feature_file import check_has_slide_size, is_feature_file
 from ..utils.text_io import pluralize, relative_name, truncated_list
 from .folder_layout import FeatureFolder, find_images
-from .manifest import MANIFEST_NAME, Manifest, no_patients, read_manifest, unused_labels
+from .manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    no_patients_warning,
+    rare_class_warnings,
+    read_manifest,
+)
 from .record import ImageRecord, ManifestError, annotation_stems, normalize_unicode
 
 _PATIENTS = "List the images in a CSV with a column 'patient'"
@@ -40,15 +46,15 @@ _PATIENTS = "List the images in a CSV with a column 'patient'"
 def match_annotations(
     images: Sequence[ImageLike], annotations_source: AnnotationFile | Path | str
 ) -> list[AnnotationFile]:
-    """Return the annotation file of each image; a single file requires a single image.
+    """Return the annotation file of each image.
 
-    For an image without a file in the folder, the expected file name is returned; reading it then
-    reports that it is missing.
+    For an image without an annotation file, the expected file name is returned, which does not
+    exist.
 
     Parameters
     ----------
     images : images
-    annotations_source : folder of annotation files, or a single file
+    annotations_source : folder of annotation files, or a single file for a single image
     """
     annotations = (
         annotations_source
@@ -64,7 +70,7 @@ def match_annotations(
                 "images; give a folder with annotation files named like the images"
             )
         return [annotations] * len(images)
-    matches = _match_by_name(images, files_in(annotations.path))
+    matches = _match_by_name(images, find_annotation_files(annotations.path))
     if not any(matches):
         raise ManifestError(
             f"{annotations.path}: no annotation file is named like an image, such as {images[0]}"
@@ -84,16 +90,16 @@ def _stem(image: ImageLike) -> str:
     return Path(str(image)).stem
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Return the annotation files below a folder, including unreadable ones."""
+def find_annotation_files(folder: Path) -> list[Path]:
+    """Return the annotation files in a folder and its sub-folders, including unreadable files."""
     paths = (path for path in sorted(folder.rglob("*")) if not path.name.startswith("."))
     return [path for path in paths if image_stem(path) and not os.path.isdir(path)]
 
 
 def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
-    """Return the files of each image: slide.geojson or slide.svs.geojson for slide.svs.
+    """Return the files of each image, such as slide.geojson or slide.svs.geojson for slide.svs.
 
-    Raise an error if one file matches two images.
+    Raise ManifestError if a file matches two images.
     """
     by_name: dict[str, list[Path]] = {}
     for file in files:
@@ -114,6 +120,7 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
 
 
 def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
+    """Return the only annotation file of an image; raise ManifestError if there are several."""
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has several annotation files: {names}; keep one")
@@ -123,7 +130,7 @@ def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
 def read_images(
     source: Path | str, columns: dict[str, str] | None = None, *, features: Path | None = None
 ) -> Manifest:
-    """Read images without labels from a CSV file, or find all images below a folder.
+    """Read images without labels from a CSV file, or all images in a folder and its sub-folders.
 
     Parameters
     ----------
@@ -143,8 +150,8 @@ def read_images(
         raise ManifestError(f"{source}: the folder contains no images")
     records = tuple(ImageRecord(path, "", relative_name(source, path)) for path in paths)
     if features is not None:
-        records = FeatureFolder(features).feature_file_for(records)
-    return Manifest(records, (no_patients(source, len(records), _PATIENTS),), source)
+        records = FeatureFolder(features).replace_by_feature_files(records)
+    return Manifest(records, (no_patients_warning(source, len(records), _PATIENTS),), source)
 
 
 def with_annotations(
@@ -156,17 +163,17 @@ def with_annotations(
 ) -> Manifest:
     """Attach annotation files to images.
 
-    Images without an annotation file stay if they have a label or a mask; otherwise they are
-    skipped and listed in a warning. Files that match no image are listed, too.
+    Images without annotation file, label and mask are skipped and listed in a warning, as are
+    annotation files that match no image.
 
     Parameters
     ----------
     images : folder of images, CSV file (labels are not needed), or `Manifest`
     annotations : folder of files named like the images (slide.geojson or slide.svs.geojson for
-        slide.svs), or a single file if there is one image
-    coordinates : "pixels", as counted by the program that writes the format; "slide", pixels from
-        the corner of the slide; "um", µm from the first pixel
-    keep_all : also keep images without labels, masks and annotations
+        slide.svs), or a single file for a single image
+    coordinates : "pixels" with the origin of the program that wrote the file, "slide" (pixels from
+        the corner of the slide) or "um" (µm from the upper left pixel of the image)
+    keep_all : whether to keep images without annotation file, label and mask
 
     Returns
     -------
@@ -175,13 +182,13 @@ def with_annotations(
     Raises
     ------
     ManifestError
-        If there are no annotation files, or if none of them matches an image.
+        If there are no annotation files, or if no file matches an image.
     """
     manifest = images if isinstance(images, Manifest) else read_images(images)
     folder = Path(annotations)
     if not folder.exists():
         raise ManifestError(f"{folder}: file or folder not found")
-    files = files_in(folder) if folder.is_dir() else [folder]
+    files = find_annotation_files(folder) if folder.is_dir() else [folder]
     if not files:
         raise ManifestError(
             f"{folder}: the folder contains no annotation files ({', '.join(FORMATS)}, also "
@@ -190,18 +197,18 @@ def with_annotations(
     is_single = len(manifest.records) == 1 and not folder.is_dir()
     matches = [files] if is_single else _match_by_name([r.path for r in manifest.records], files)
     records = [
-        _annotated(record, matched, coordinates) if matched else record
+        _add_annotations(record, matched, coordinates) if matched else record
         for record, matched in zip(manifest.records, matches, strict=True)
     ]
     mapped_records = tuple(
-        record for record in records if record.is_mapped or record.label or keep_all
+        record for record in records if record.has_regions or record.label or keep_all
     )
     _check_any_matched(folder, files, manifest, records)
-    warnings = _describe(manifest, records, mapped_records, files)
+    warnings = _match_warnings(manifest, records, mapped_records, files)
     return replace(manifest, records=mapped_records, warnings=(*manifest.warnings, *warnings))
 
 
-def _annotated(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
+def _add_annotations(record: ImageRecord, files: list[Path], coordinates: str) -> ImageRecord:
     annotations = AnnotationFile(_single_file(record.path, files), (), coordinates, record.image)
     return replace(record, mask=None, annotations=annotations)
 
@@ -217,12 +224,13 @@ def _check_any_matched(
         )
 
 
-def _describe(
+def _match_warnings(
     manifest: Manifest,
     records: Sequence[ImageRecord],
     used_records: Sequence[ImageRecord],
     files: Sequence[Path],
 ) -> list[str]:
+    """Return warnings about unused files, skipped images and the content of used files."""
     used = {record.annotations.path for record in records if record.annotations}
     unused = [file.name for file in files if file not in used]
     bare = [manifest.name(record) for record in records if record not in used_records]
@@ -237,9 +245,9 @@ def _describe(
 
 
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
-    """Raise ManifestError unless each class has an outline or a labelled image."""
+    """Raise ManifestError if there is neither an outline nor a labelled image of a class."""
     annotated = [record.annotations for record in manifest.records if record.annotations]
-    counts = sum((annotations.read().names for annotations in annotated), Counter[str]())
+    counts = sum((annotations.read().class_counts for annotations in annotated), Counter[str]())
     labels = {record.label for record in manifest.records}
     missing = [repr(name) for name in names if name not in counts and name not in labels]
     if missing:
@@ -251,10 +259,10 @@ def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
 
 
 def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """Return one record per image and class: the part of the image outlined as that class.
+    """Return one record per image and class, for the region with outlines of the class.
 
-    Each part has the class as its label and keeps its patient. Areas without outline belong to no
-    part. An image without outlines belongs to its label as a whole.
+    The class is the label of the record. Areas without outlines have no record. A labelled image
+    without annotations keeps its record.
 
     Parameters
     ----------
@@ -268,16 +276,16 @@ def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
     Raises
     ------
     ManifestError
-        If there is no outline of a class.
+        If there is neither an outline nor a labelled image of a class.
     """
     check_classes(manifest, names)
     parts: list[ImageRecord] = []
     others: list[str] = []
     for record in manifest.records:
-        own_parts = _parts(record, names)
+        own_parts = _split_record(record, names)
         parts += own_parts
         others += [] if own_parts else [manifest.name(record)]
-    warnings = unused_labels(parts, "outlines", "annotated image")
+    warnings = rare_class_warnings(parts, "outlines", "annotated image")
     if others:
         warnings += [
             f"images without the class {' or '.join(names)} were skipped: {truncated_list(others)}"
@@ -285,10 +293,11 @@ def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
     return replace(manifest, records=tuple(parts), warnings=(*manifest.warnings, *warnings))
 
 
-def _parts(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord]:
+def _split_record(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord]:
+    """Return a record for each class that has outlines; see `split_by_annotation`."""
     if record.annotations is None:
         return [record] if record.label in names and record.mask is None else []
-    counts = record.annotations.read().names
+    counts = record.annotations.read().class_counts
     return [
         replace(
             record,
@@ -308,12 +317,12 @@ _FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
 class RegionCoverage(Protocol):
-    """Coverage of squares by a region of an image; coordinates are level-0 pixels."""
+    """Interface of a region of an image; coordinates are level-0 pixels."""
 
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Return the covered fraction of the squares with these upper left corners."""
+        """Return the covered fraction of squares with the upper left corners x, y (n,)."""
 
     def any(self) -> bool:
         """Return whether any pixel belongs to the region."""
@@ -323,13 +332,13 @@ class RegionCoverage(Protocol):
 
     @property
     def box(self) -> tuple[int, int, int, int] | None:
-        """Bounding box of the region as (left, top, right, bottom); None if unknown."""
+        """Bounding box (left, top, right, bottom) of the region; None if unknown."""
 
 
 def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
-    """Return the region of a record: its outlines of the given classes, or its mask."""
+    """Return the region of a record: the outlines of the classes `names`, or the mask."""
     if record.annotations is not None:
-        return record.annotations.with_classes(*names).region(image, may_lack=True)
+        return record.annotations.with_classes(*names).region(image, allow_missing=True)
     assert record.mask is not None
     if is_feature_file(record.path):
         check_has_slide_size(record.path)
@@ -337,11 +346,11 @@ def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> Regio
 
 
 class RegionMask:
-    """Region given by a mask image; coverage of squares is computed from a summed-area table.
+    """Region in a mask image.
 
     Parameters
     ----------
-    region : (height, width), pixels of the mask that belong to the region
+    region : (height, width), whether each pixel of the mask belongs to the region
     size : (width, height) of the image in level-0 pixels
     """
 
@@ -353,7 +362,7 @@ class RegionMask:
 
     @cached_property
     def _sums(self) -> NDArray[np.int32]:
-        """Number of region pixels above and to the left of each pixel corner."""
+        """Summed-area table: number of region pixels above and left of each pixel corner."""
         height, width = self.region.shape
         sums = np.zeros((height + 1, width + 1), np.int32)
         for row in range(height):  # row by row, to limit memory
@@ -363,7 +372,7 @@ class RegionMask:
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
-        """Read the mask of an image of `size` (width, height)."""
+        """Read a mask file of an image of `size` (width, height)."""
         check_readable_file(path)
         threshold = 128 if path.suffix.lower() in _LOSSY else 1
         with open_pillow(path, _FORMATS) as file:
@@ -375,7 +384,7 @@ class RegionMask:
             check_memory(path, file.size, decoded_bytes(file) + 5 * file.width * file.height)
             region = np.empty((file.height, file.width), bool)
             for rows, strip in iter_strips(file):
-                # The last of two or four bands is opacity, which is ignored.
+                # Of two or four bands, the last one is opacity and ignored.
                 pixels = strip if strip.ndim == 2 else strip[..., : _COLOURS[strip.shape[2]]].max(2)
                 np.greater_equal(pixels, threshold, out=region[rows])
         height, width = region.shape
@@ -397,7 +406,7 @@ class RegionMask:
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Return the covered fraction of the squares with these upper left corners."""
+        """Return the covered fraction of squares; see `RegionCoverage`."""
         height, width = self.region.shape
         left, right = (np.clip(np.rint((x + d) * self._scale[0]), 0, width) for d in (0, side))
         top, bottom = (np.clip(np.rint((y + d) * self._scale[1]), 0, height) for d in (0, side))

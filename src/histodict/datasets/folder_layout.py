@@ -1,7 +1,6 @@
 """Directory layout of image sets: split / class / patient / slide / image.
 
-Only the class folder is required. Everything else that lies beside the images is reported as
-skipped.
+Only class folders are required. Other files and folders are reported as skipped.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..images.file_types import (
-    in_brackets,
-    is_closed,
-    is_ome_zarr_name,
+    find_redundant_files,
+    is_ome_zarr,
+    is_unreadable_folder,
     is_zarr,
-    other_parts,
     special_file_kind,
+    with_brackets,
 )
 from ..images.source import FOLDER_FORMATS, READERS
 from ..precomputed.feature_file import FORMATS, check_has_positions, is_feature_file
@@ -29,19 +28,19 @@ from ..utils.text_io import relative_name, truncated_list
 from .record import ImageRecord, ManifestError, normalize_unicode, slide_stems
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
-# Names of folders that hold masks or annotations instead of images.
+# Names of folders that contain masks or annotations instead of images.
 MASKS = frozenset(
     {"mask", "masks", "annotation", "annotations", "ground_truth", "groundtruth", "gt"}
     | {"segmentation", "segmentations"}
 )
 # Image formats that no reader supports; they are reported as skipped.
 OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic", ".heif", ".avif")
-# Kinds of directory entries; a closed folder is one without read permission. The kind of an entry
-# that is not a regular file is its description.
-IMAGE, FOLDER, MASKED, CLOSED, OTHER = "image", "folder", "masks", "not readable", "other"
-CIRCLE, AGAIN, DEEP = "link to a folder above it", "too many links", "nested too deeply"
-_SKIPPED_FOLDER_KINDS = (MASKED, CLOSED, CIRCLE, AGAIN, DEEP)
-_MAX_ENTRIES = 32  # of one folder under different names: links between folders multiply paths
+# Kinds of directory entries, which are shown for skipped entries. The kind of a special file, such
+# as a pipe, is its description.
+IMAGE, FOLDER, MASK_FOLDER, UNREADABLE, OTHER = "image", "folder", "masks", "not readable", "other"
+LINK_CYCLE, REPEATED, TOO_DEEP = "link to a folder above it", "too many links", "nested too deeply"
+_SKIPPED_FOLDER_KINDS = (MASK_FOLDER, UNREADABLE, LINK_CYCLE, REPEATED, TOO_DEEP)
+_MAX_VISITS = 32  # of a folder, as links between folders multiply the paths to it
 _MAX_DEPTH = 100
 
 
@@ -51,8 +50,8 @@ class FolderEntry(NamedTuple):
     Attributes
     ----------
     path : path of the entry
-    kind : IMAGE, FOLDER, the reason why a folder is skipped, or another type of file
-    depth : number of folders from the root; 1 for its direct children
+    kind : one of the constants of the module, or the description of a special file
+    depth : 1 for the entries of the root folder, 2 for those of its sub-folders, …
     is_link : whether the entry is a symbolic link
     """
 
@@ -62,17 +61,17 @@ class FolderEntry(NamedTuple):
     is_link: bool
 
     @property
-    def described(self) -> str:
-        """Name, with the kind in brackets if it is not a normal file or folder."""
+    def description(self) -> str:
+        """Name of the entry, with the kind in brackets if it is not a regular file."""
         if self.kind == OTHER:
             return self.path.name
         slash = "/" if self.kind in _SKIPPED_FOLDER_KINDS else ""
-        return f"{self.path.name}{slash}{in_brackets(self.kind)}"
+        return f"{self.path.name}{slash}{with_brackets(self.kind)}"
 
 
 @dataclass(frozen=True)
 class LocatedImage:
-    """Image with the metadata given by its parent folders."""
+    """Image with the metadata that the names of its parent folders state."""
 
     path: Path
     label: str
@@ -87,10 +86,10 @@ class FolderLayout:
 
     Attributes
     ----------
-    locations : images with their class, patient, slide and split
-    skipped : names of skipped entries by folder
-    unassigned : images that lie outside the class folders
-    empty : folders without images
+    locations : images in the class folders
+    skipped : names of skipped entries, by folder
+    unassigned : images outside the class folders
+    empty : sub-folders without images
     """
 
     locations: list[LocatedImage] = field(default_factory=list)
@@ -99,13 +98,13 @@ class FolderLayout:
     empty: list[Path] = field(default_factory=list)
 
 
-def read_class_folders(folder: Path, below: Sequence[FolderEntry] | None = None) -> FolderLayout:
+def read_class_folders(folder: Path, entries: Sequence[FolderEntry] | None = None) -> FolderLayout:
     """Return the images of a folder with one sub-folder per class, or per split and class.
 
-    `below` is the result of `walk` on the folder, if it is already known.
+    `entries` is the result of `walk(folder)`, if it is already known.
     """
     layout = FolderLayout()
-    subfolders = _entries_by_subfolder(folder, walk(folder) if below is None else below, layout)
+    subfolders = _entries_by_subfolder(folder, walk(folder) if entries is None else entries, layout)
     splits = _find_splits(folder, subfolders)
     for part in splits:
         for class_folder, entries in _entries_by_subfolder(part, subfolders[part], layout).items():
@@ -119,9 +118,9 @@ def read_class_folders(folder: Path, below: Sequence[FolderEntry] | None = None)
 
 
 def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> list[Path]:
-    """Return the sub-folders that are splits; an empty list if they are classes."""
+    """Return the sub-folders that are splits; an empty list if the sub-folders are classes."""
     with_images = [
-        path for path, below in subfolders.items() if any(e.kind == IMAGE for e in below)
+        path for path, entries in subfolders.items() if any(e.kind == IMAGE for e in entries)
     ]
     splits = [path for path in with_images if path.name.casefold() in SPLITS]
     others = [path.name for path in with_images if path not in splits]
@@ -136,13 +135,13 @@ def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> lis
 
 
 def _entries_by_subfolder(
-    folder: Path, below: Iterable[FolderEntry], layout: FolderLayout
+    folder: Path, all_entries: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
-    """Return the entries below each sub-folder; record loose images and skipped entries."""
+    """Group the entries in the direct sub-folders of a folder; add its files to `layout`."""
     found: dict[Path, list[FolderEntry]] = {}
     entries: list[FolderEntry] = []
     depth = None
-    for entry in below:
+    for entry in all_entries:
         depth = entry.depth if depth is None else depth
         if entry.depth > depth:
             entries.append(entry)
@@ -151,38 +150,38 @@ def _entries_by_subfolder(
         elif entry.kind == IMAGE or _is_unsupported_image(entry.path):
             layout.unassigned.append(entry.path)
         elif entry.kind != OTHER:
-            layout.skipped.setdefault(folder, []).append(entry.described)
+            layout.skipped.setdefault(folder, []).append(entry.description)
     return found
 
 
 def _add_class(
-    layout: FolderLayout, folder: Path, below: Iterable[FolderEntry], split: str | None
+    layout: FolderLayout, folder: Path, entries: Iterable[FolderEntry], split: str | None
 ) -> None:
+    """Add the images among the entries of a class folder to `layout`."""
     n_before = len(layout.locations)
-    for entry in below:
+    for entry in entries:
         path, kind = entry.path, entry.kind
         if kind == IMAGE:
             # class / patient / slide / image
             patient, slide = (*relative_name(folder, path).split("/")[:-1], None, None)[:2]
             layout.locations.append(LocatedImage(path, folder.name, patient, slide, split))
         elif kind != FOLDER:
-            layout.skipped.setdefault(path.parent, []).append(entry.described)
+            layout.skipped.setdefault(path.parent, []).append(entry.description)
     if len(layout.locations) == n_before:
         layout.empty.append(folder)
 
 
 def find_images(
-    folder: Path, below: Sequence[FolderEntry] | None = None
+    folder: Path, entries: Sequence[FolderEntry] | None = None
 ) -> tuple[list[Path], list[Path]]:
-    """Return all images below a folder, and the entries that were skipped.
+    """Return all images in a folder and its sub-folders, and the skipped entries.
 
-    Skipped entries are images of unsupported formats, folders of masks, folders without read
-    permission, and pipes and dangling links without the suffix of an image. `below` as for
-    `read_class_folders`.
+    Skipped entries are images of unsupported formats, special files, and folders that `walk` does
+    not enter. `entries` is the result of `walk(folder)`, if it is already known.
     """
     images: list[Path] = []
     others: list[Path] = []
-    for path, kind, *_ in walk(folder) if below is None else below:
+    for path, kind, *_ in walk(folder) if entries is None else entries:
         if kind == IMAGE:
             images.append(path)
         elif kind not in (FOLDER, OTHER) or (kind == OTHER and _is_unsupported_image(path)):
@@ -191,11 +190,11 @@ def find_images(
 
 
 def walk(folder: Path) -> Iterator[FolderEntry]:
-    """Yield all entries below a folder, sorted by name; links to folders are followed.
+    """Yield all entries of a folder and its sub-folders, sorted by name; links are followed.
 
-    A folder precedes its content and is read lazily. An entry with the suffix of an image counts as
-    an image, even if it is a dangling link or a pipe; reading it raises an error, as for a damaged
-    file. A slide of several files (DICOM, VMS, NDPI sets) is listed once.
+    A folder precedes its content. An entry with the suffix of an image counts as an image, even if
+    it is a dangling link or a pipe, which are reported when read. A slide of several files (DICOM,
+    VMS, NDPI sets) is listed once.
     """
     yield from _walk(folder, Path(os.path.realpath(folder)), frozenset(), 1, Counter())
 
@@ -203,7 +202,11 @@ def walk(folder: Path) -> Iterator[FolderEntry]:
 def _walk(
     folder: Path, resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[FolderEntry]:
-    """Walk below `folder`, whose resolved path is `resolved`."""
+    """Yield the entries of a folder and its sub-folders, which have `depth` and more.
+
+    `resolved` and `above` are the paths without links of the folder and of those above it; `visits`
+    is the number of visits by such a path.
+    """
     above |= {resolved}
     visits[resolved] += 1
     try:
@@ -211,10 +214,10 @@ def _walk(
     except OSError:
         if depth == 1:
             raise
-        yield FolderEntry(folder, CLOSED, depth - 1, folder.is_symlink())
+        yield FolderEntry(folder, UNREADABLE, depth - 1, folder.is_symlink())
         return
     slide_folders = {stem for _, stem, ending in visible if ending in FOLDER_FORMATS}
-    parts = other_parts(folder, [entry.name for entry, *_ in visible])
+    parts = find_redundant_files(folder, [entry.name for entry, *_ in visible])
     for entry, _, ending in visible:
         is_link, path = entry.is_symlink(), folder / entry.name
         if entry.name in parts:
@@ -229,11 +232,11 @@ def _walk(
             )
             yield FolderEntry(path, kind or OTHER, depth, is_link)
         elif is_zarr(path):
-            yield FolderEntry(path, IMAGE if is_ome_zarr_name(path) else OTHER, depth, is_link)
+            yield FolderEntry(path, IMAGE if is_ome_zarr(path) else OTHER, depth, is_link)
         elif _is_mask_folder(path):
-            yield FolderEntry(path, MASKED, depth, is_link)
-        elif is_closed(path):
-            yield FolderEntry(path, CLOSED, depth, is_link)
+            yield FolderEntry(path, MASK_FOLDER, depth, is_link)
+        elif is_unreadable_folder(path):
+            yield FolderEntry(path, UNREADABLE, depth, is_link)
         elif entry.name not in slide_folders:
             inner = (
                 Path(os.path.realpath(resolved / entry.name)) if is_link else resolved / entry.name
@@ -243,20 +246,20 @@ def _walk(
             if reason:
                 continue
             contains_images = False
-            for below in _walk(path, inner, above, depth + 1, visits):
-                contains_images |= below.kind == IMAGE
-                yield below
+            for inner_entry in _walk(path, inner, above, depth + 1, visits):
+                contains_images |= inner_entry.kind == IMAGE
+                yield inner_entry
             if ending in READERS and not contains_images:  # a folder named like an image
                 yield FolderEntry(path, IMAGE, depth, is_link)
 
 
 def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
-    """Return the reason why a folder is skipped; "" if it is not skipped."""
+    """Return the reason why `walk` does not enter a folder; "" if it does."""
     if resolved in above:
-        return CIRCLE
-    if visits[resolved] >= _MAX_ENTRIES:
-        return AGAIN
-    return DEEP if depth >= _MAX_DEPTH else ""
+        return LINK_CYCLE
+    if visits[resolved] >= _MAX_VISITS:
+        return REPEATED
+    return TOO_DEEP if depth >= _MAX_DEPTH else ""
 
 
 def _is_special_file(entry: os.DirEntry[str]) -> bool:
@@ -264,7 +267,7 @@ def _is_special_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _visible_entries(folder: Path) -> list[tuple[os.DirEntry[str], str, str]]:
-    """Return the visible entries, sorted by name, with their stems and lower-case suffixes."""
+    """Return (entry, stem, lower-case suffix) of the visible entries, sorted by name."""
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     visible.sort(key=lambda entry: entry.name)
@@ -283,7 +286,7 @@ def _is_mask_folder(path: Path) -> bool:
 
 
 class FeatureFolder:
-    """Feature files of a folder, by slide name."""
+    """Folder of feature files, which are found by slide name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -306,17 +309,17 @@ class FeatureFolder:
     def _files(self) -> dict[str, list[Path]]:
         files: dict[str, list[Path]] = {}
         for path in sorted(self.folder.iterdir()):
-            # Includes pipes and dangling links, which are reported when read.
+            # Special files such as pipes are included, and reported when read.
             is_one = is_feature_file(path) and (exists(path) or special_file_kind(path))
             if is_one and not path.name.startswith("."):
                 files.setdefault(normalize_unicode(path.name[: -len(path.suffix)]), []).append(path)
         return files
 
-    def feature_file_for(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
-        """Return the records with the feature file of each slide as path.
+    def replace_by_feature_files(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
+        """Return the records with `path` replaced by the feature file of the slide.
 
-        Records without a feature file have an `error`. The path of a given record is the slide's
-        image, or its name if there is no image.
+        The path of a record is the image of the slide, or its name if there is no image. Records
+        without a feature file get an `error`.
         """
         pairs = [(record.path, self._with_feature_file(record)) for record in records]
         slides: dict[Path, list[Path]] = {}
@@ -348,7 +351,7 @@ class FeatureFolder:
 
 
 def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:
-    """Return the record with an error if several slides have its feature file."""
+    """Return the record, with an error if several `slides` match its feature file."""
     if len(slides) == 1 or record.error:
         return record
     names = " and ".join(str(slide) for slide in slides)

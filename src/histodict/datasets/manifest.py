@@ -1,4 +1,4 @@
-"""Manifest of an image set, read from a CSV table or from one folder per class."""
+"""Manifest of an image set, read from a table or from one folder per class."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..annotations.annotation_file import AnnotationFile, image_stem
-from ..images.file_types import refuse_odd, slides_of
+from ..images.file_types import check_not_special, map_files_to_slides
 from ..utils.files import exists
 from ..utils.text_io import pluralize, relative_name, shorten, truncated_list
 from ..utils.validation import check_number, hint
 from .folder_layout import FolderEntry, read_class_folders
 from .record import (
-    FRAME_NAME,
-    Frame,
+    DATAFRAME_NAME,
+    DataFrameLike,
     ImageRecord,
     ManifestError,
-    check_misspelt,
+    check_misspelling,
     check_spelling,
     dataframe_rows,
     differ_by_one_letter,
@@ -43,15 +43,15 @@ __all__ = [
     "check_slides",
     "check_spelling",
     "from_folder",
-    "no_patients",
+    "multiple_splits_warning",
+    "no_patients_warning",
+    "rare_class_warnings",
     "read_manifest",
-    "unused_labels",
-    "warn_multiple_splits",
 ]
 
 
 def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -> None:
-    """Raise an error if two lines of a table at `path` list the same file."""
+    """Raise ManifestError if two of the `lines` of the table at `path` list the same file."""
     first_lines: dict[Path, int] = {}
     for line, record in zip(lines, records, strict=True):
         first = first_lines.setdefault(record.path, line)
@@ -62,12 +62,12 @@ def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -
 
 
 def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRecord]) -> None:
-    """Raise an error if two files belong to one slide, such as two levels of a DICOM series.
+    """Raise ManifestError if two files belong to one slide, such as two levels of a DICOM series.
 
     Parameters
     ----------
-    source : list of the images, for messages
-    places : position of each record in the source, for messages
+    source : file or folder that lists the images, for messages
+    places : text on the position of each record in the source, such as " (line 2)"
     records : records to check
     """
     by_folder: dict[Path, list[str]] = {}
@@ -76,7 +76,7 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
     slides = {
         folder / name: slide
         for folder, names in by_folder.items()
-        for name, slide in slides_of(folder, names).items()
+        for name, slide in map_files_to_slides(folder, names).items()
     }
     first: dict[str, tuple[ImageRecord, str]] = {}
     for place, record in zip(places, records, strict=True):
@@ -89,21 +89,21 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
             )
 
 
-def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_name: bool) -> None:
-    """Raise an error if files of the records are missing.
+def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_slide: bool) -> None:
+    """Raise ManifestError if files of the records are missing.
 
     Parameters
     ----------
     path : table, for messages
     lines : line of each record in the table
     records : records to check
-    by_name : whether images are replaced by feature files, found by name; only masks are checked
+    by_slide : whether feature files will replace the images, which may then be missing
     """
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
         for file in record.files
-        if not (by_name and file == record.path) and not exists(file)
+        if not (by_slide and file == record.path) and not exists(file)
     ]
     if missing:
         raise ManifestError(
@@ -112,19 +112,21 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_nam
         )
 
 
-def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image") -> list[str]:
-    """Return a warning for each class that has only one image without a mask.
+def rare_class_warnings(
+    records: Sequence[ImageRecord], where: str, noun: str = "image"
+) -> list[str]:
+    """Return a warning for each class with a single image, not counting images with a mask.
 
     Parameters
     ----------
     records : images
-    where : list of the images, for messages
-    one : noun for an image, for messages
+    where : file or folder that lists the images, for messages
+    noun : noun for an image, for messages
     """
-    counts = Counter(record.label for record in records if record.label and not record.is_mapped)
+    counts = Counter(record.label for record in records if record.label and not record.has_regions)
     return [
         (
-            f"{where}: the class {label!r} has only one {one}{_misspelling_text(label, counts)}, "
+            f"{where}: the class {label!r} has only one {noun}{_misspelling_text(label, counts)}, "
             "so it cannot be in both training and test sets"
         )
         for label, count in sorted(counts.items())
@@ -133,20 +135,20 @@ def unused_labels(records: Sequence[ImageRecord], where: str, one: str = "image"
 
 
 def _misspelling_text(label: str, labels: Iterable[str]) -> str:
-    """Return a question whether a label is misspelt; empty if no other label resembles it."""
+    """Return a hint at another label that differs by one letter; "" if there is none."""
     names = (other for other in labels if differ_by_one_letter(label.casefold(), other.casefold()))
     similar = next(names, None)
     return f" (a misspelling of {similar!r}?)" if similar else ""
 
 
-def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
-    """Return the warning that patients are unknown.
+def no_patients_warning(source: Path, n_images: int, remedy: str = "Add a column 'patient'") -> str:
+    """Return the warning that the patients of images are unknown.
 
     Parameters
     ----------
-    source : list of the images
+    source : file or folder that lists the images
     n_images : number of images without a patient
-    remedy : sentence that says how to specify patients
+    remedy : advice how to specify patients
     """
     return (
         f"{source}: no patient is specified for {pluralize(n_images, 'image')}. Each image "
@@ -155,8 +157,8 @@ def no_patients(source: Path, n_images: int, remedy: str = "Add a column 'patien
     )
 
 
-def warn_multiple_splits(source: Path, records: Sequence[ImageRecord]) -> str:
-    """Return a warning that training uses all splits; empty if there is at most one split."""
+def multiple_splits_warning(source: Path, records: Sequence[ImageRecord]) -> str:
+    """Return a warning that training uses all splits; "" if there are fewer than two."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""
@@ -183,7 +185,7 @@ ALIASES = {
     "mask": ("mask_path",),
 }
 MANIFEST_NAME = "manifest.csv"
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt")  # suffixes of tables; images have others
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt")
 _PATIENT_REMEDY = (
     "Arrange the images as CLASS/PATIENT/IMAGE, or list them in a CSV file with a column 'patient'"
 )
@@ -191,18 +193,17 @@ _PATIENT_REMEDY = (
 
 @dataclass(frozen=True)
 class Manifest:
-    """Records of an image set.
+    """List of the images of a set, with labels and patients.
 
     Attributes
     ----------
     records : images, or parts of images
     warnings : problems found when the manifest was read
-    root : folder that names are relative to
+    root : folder that image names are relative to
     positive : positive class of two, if set explicitly
-    skipped : names of images that were excluded as they cannot be read
-    class_order : class names in the order of the labels that they represent, if it is not that of
-        `order_classes`
-    notes : what was read, if it is not obvious: the table of a folder, columns of other names
+    skipped : names of excluded images, which cannot be read
+    class_order : order of the class names; empty for that of `order_classes`
+    notes : notes on how the manifest was read: from the table in a folder, from renamed columns
     """
 
     records: tuple[ImageRecord, ...]
@@ -230,14 +231,14 @@ class Manifest:
 
     @property
     def classes(self) -> list[str]:
-        """Sorted class names; the positive one of two comes last."""
+        """Class names in `class_order` or sorted; of two, the positive class is then the last."""
         labels = {record.label for record in self.records if record.label}
         if self.class_order:
             return [name for name in self.class_order if name in labels]
         return order_classes(labels, self.positive)
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, labels and patients, independent of order and root.
+        """Return the SHA-256 of names, labels and patients, independent of row order and root.
 
         Returns
         -------
@@ -250,7 +251,9 @@ class Manifest:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def name(self, record: ImageRecord) -> str:
-        """Return the path of a record relative to the root, with forward slashes, and its part.
+        """Return the name of an image: its path relative to `root`, with forward slashes.
+
+        The classes of its region of interest, if any, are added in brackets.
 
         Parameters
         ----------
@@ -281,7 +284,7 @@ class Manifest:
         Raises
         ------
         ManifestError
-            If there are not two classes, or none has this name.
+            If the number of classes is not two, or no class has this name.
         """
         if len(self.classes) != 2:
             raise ManifestError(
@@ -294,7 +297,7 @@ class Manifest:
         return replace(self, positive=name)
 
     def select(self, indices: Sequence[int]) -> Manifest:
-        """Return the records at these indices, in this order.
+        """Return a manifest of the records at these indices, in this order.
 
         Parameters
         ----------
@@ -307,7 +310,7 @@ class Manifest:
         return replace(self, records=tuple(self.records[index] for index in indices))
 
     def drop_split_column(self) -> Manifest:
-        """Return the same images without splits, for training on all of them.
+        """Return the same images without splits, to train on all of them.
 
         Returns
         -------
@@ -317,7 +320,7 @@ class Manifest:
 
 
 def read_manifest(
-    source: Path | str | Frame,
+    source: Path | str | DataFrameLike,
     columns: Mapping[str, str] | None = None,
     *,
     labelled: bool = True,
@@ -327,23 +330,23 @@ def read_manifest(
     """Read the images of a CSV file, a folder or a DataFrame.
 
     A folder is read from its manifest.csv or, without one, from one sub-folder per class.
-    Sub-folders of a class are patients, sub-folders of a patient are slides. Class folders may lie
-    in folders named train, test and the like. A pandas DataFrame is read like the CSV file that it
-    is saved to. Images without a patient count as one patient each, with a warning.
+    Sub-folders of a class are patients, sub-folders of a patient are slides. Class folders may be
+    in folders of splits, such as train and test. A DataFrame is read like the same table in a CSV
+    file. Each image without a patient counts as a separate patient, with a warning.
 
     Parameters
     ----------
     source : folder, DataFrame, or CSV file with a header, separated by comma, semicolon or tab, in
-        UTF-8 with or without BOM. Paths are relative to the folder of the CSV file; those of a
-        DataFrame, whose rows count from 0, to the working directory. Columns: path and label;
-        optionally patient, slide, site, scanner, batch, mpp (µm per pixel), split and mask (see
-        `ALIASES` for other names). The label is optional if there is a mask.
+        UTF-8 with or without BOM. Paths are relative to the folder of the CSV file, or to the
+        working directory for a DataFrame. Columns: path and label; optionally patient, slide, site,
+        scanner, batch, mpp (µm per pixel), split and mask (see `ALIASES` for other names). The
+        label is optional if there is a mask.
     columns : column names by field, such as {"patient": "source_image"}
-    labelled : whether a table must have labels or masks; not needed for prediction
-    features : folder of feature files named like the slides (column path or, without one, slide)
-        that replace the images; the images need not exist
-    allow_classes : names of rare classes that look like a misspelling of another class but are
-        correct
+    labelled : whether a table must have labels or masks; not required for prediction
+    features : folder of feature files that replace the images, which need not exist. The files are
+        named like the slides in the column path or, without this column, in the column slide.
+    allow_classes : names of rare classes that are correct, although they differ by one letter from
+        another class
 
     Returns
     -------
@@ -352,41 +355,44 @@ def read_manifest(
     Raises
     ------
     ManifestError
-        If the list cannot be used; the message says where and why.
+        If the source cannot be used; the message states where and why.
     """
     if features is not None:
         from .folder_layout import FeatureFolder
 
         folder = FeatureFolder(Path(features))
-        named = _read(source, columns or {}, labelled, by_name=True)
-        records = folder.feature_file_for(named.records)
+        named = _read_source(source, columns or {}, labelled, by_slide=True)
+        records = folder.replace_by_feature_files(named.records)
         manifest = replace(named, records=records, root=folder.folder)
     else:
-        manifest = _read(source, columns or {}, labelled)
+        manifest = _read_source(source, columns or {}, labelled)
     if labelled:
-        name = source if isinstance(source, str | Path) else FRAME_NAME
-        check_misspelt(Path(name), manifest.labels, allow_classes)
+        name = source if isinstance(source, str | Path) else DATAFRAME_NAME
+        check_misspelling(Path(name), manifest.labels, allow_classes)
     return manifest
 
 
-def _read(
-    source: Path | str | Frame, columns: Mapping[str, str], labelled: bool, *, by_name: bool = False
+_Source = Path | str | DataFrameLike
+
+
+def _read_source(
+    source: _Source, columns: Mapping[str, str], labelled: bool, *, by_slide: bool = False
 ) -> Manifest:
-    """Read a manifest; with `by_name`, images may be missing and slide names may replace paths."""
+    """Read a manifest; with `by_slide`, images may be missing and slide names may replace paths."""
     if not isinstance(source, str | Path):
-        return _from_rows(Path(FRAME_NAME), dataframe_rows(source), columns, labelled, by_name)
+        return _read_rows(Path(DATAFRAME_NAME), dataframe_rows(source), columns, labelled, by_slide)
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: file or folder not found")
-    refuse_odd(source, ManifestError)
+    check_not_special(source, ManifestError)
     if source.is_dir():
-        refuse_odd(source / MANIFEST_NAME, ManifestError)
+        check_not_special(source / MANIFEST_NAME, ManifestError)
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
-        table = _read(source / MANIFEST_NAME, columns, labelled, by_name=by_name)
+        table = _read_source(source / MANIFEST_NAME, columns, labelled, by_slide=by_slide)
         note = f"the table {source / MANIFEST_NAME} is used; folders are not searched"
         return replace(table, notes=(note, *table.notes))
     if source.is_file():
-        return _from_rows(source, read_csv_rows(source), columns, labelled, by_name)
+        return _read_rows(source, read_csv_rows(source), columns, labelled, by_slide)
     if columns:
         raise ManifestError(
             f"{source}: column names were specified, but the folder has no {MANIFEST_NAME}"
@@ -397,9 +403,9 @@ def _read(
 # --- class folders -------------------------------------------------------------------------------
 
 
-def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Manifest:
-    """Read a folder with one sub-folder per class; `below` as for `read_class_folders`."""
-    layout = read_class_folders(folder, below)
+def from_folder(folder: Path, entries: Sequence[FolderEntry] | None = None) -> Manifest:
+    """Read a folder with one sub-folder per class; `entries` is the result of `walk`, if known."""
+    layout = read_class_folders(folder, entries)
     if not layout.locations:
         raise ManifestError(
             f"{folder}: found neither {MANIFEST_NAME} nor a sub-folder of images per class"
@@ -426,51 +432,53 @@ def from_folder(folder: Path, below: Sequence[FolderEntry] | None = None) -> Man
     warnings += [f"{place}: skipped, as the folder contains no images" for place in layout.empty]
     n_without_patient = sum(place.patient is None for place in layout.locations)
     warnings += (
-        [no_patients(folder, n_without_patient, _PATIENT_REMEDY)] if n_without_patient else []
+        [no_patients_warning(folder, n_without_patient, _PATIENT_REMEDY)]
+        if n_without_patient
+        else []
     )
-    return Manifest(tuple(records), (*warnings, *unused_labels(records, str(folder))), folder)
+    return Manifest(tuple(records), (*warnings, *rare_class_warnings(records, str(folder))), folder)
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _from_rows(
+def _read_rows(
     path: Path,
     rows: list[tuple[int, list[str]]],
     columns: Mapping[str, str],
     labelled: bool,
-    by_name: bool,
+    by_slide: bool,
 ) -> Manifest:
-    """Read a manifest from (line, cells); the first row holds the column names."""
+    """Read a manifest from the (line, cells) of each row; the first row contains column names."""
     if not rows:
         raise ManifestError(
             f"{path}: the file is empty; the first line must contain the column names"
         )
     (_, header), *rows = rows
-    needed = ("path", "label") if labelled else ("path",)
-    column_indices = _columns(path, header, columns, needed, by_name)
-    table = [(line, _row_values(path, line, row, header, column_indices)) for line, row in rows]
+    required = ("path", "label") if labelled else ("path",)
+    column_indices = _find_columns(path, header, columns, required, by_slide)
+    table = [(line, _row_to_fields(path, line, row, header, column_indices)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: the table has no rows below the header")
     check_spelling(path, [cells.get("label", "") for _, cells in table])
-    records = [_record(f"{path}, line {line}", path.parent, c, needed) for line, c in table]
+    records = [_make_record(f"{path}, line {line}", path.parent, c, required) for line, c in table]
     lines = [line for line, _ in table]
     check_duplicates(path, lines, records)
-    check_files(path, lines, records, by_name)
+    check_files(path, lines, records, by_slide)
     check_slides(path, [f" (line {line})" for line in lines], records)
     n_without_patient = sum(not cells.get("patient", "").strip() for _, cells in table)
-    warnings = [no_patients(path, n_without_patient)] if n_without_patient else []
+    warnings = [no_patients_warning(path, n_without_patient)] if n_without_patient else []
     renamed = [
         f"{field} is read from column {header[index].strip()!r}"
         for field, index in column_indices.items()
         if field not in columns and header[index].strip().casefold() != field
     ]
     notes = (f"{path}: {', '.join(renamed)}",) if renamed else ()
-    warnings += unused_labels(records, str(path))
+    warnings += rare_class_warnings(records, str(path))
     return Manifest(tuple(records), tuple(warnings), path.parent, notes=notes)
 
 
-def _row_values(
+def _row_to_fields(
     path: Path, line: int, row: list[str], header: list[str], column_indices: Mapping[str, int]
 ) -> dict[str, str]:
     if len(row) != len(header):
@@ -480,10 +488,10 @@ def _row_values(
     return {field: row[index] for field, index in column_indices.items()}
 
 
-def _columns(
-    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_name: bool
+def _find_columns(
+    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_slide: bool
 ) -> dict[str, int]:
-    """Return the column index of each field."""
+    """Return the index of the column of each field; raise ManifestError if a column is missing."""
     names = [name.strip().casefold() for name in header]
     unknown = sorted(set(columns) - set(ALIASES))
     if unknown:
@@ -508,7 +516,7 @@ def _columns(
                 f"{path}: column {columns[field]!r} not found; the columns are "
                 f"{shorten(', '.join(header))}"
             )
-    if by_name and "slide" in indices:
+    if by_slide and "slide" in indices:
         indices.setdefault("path", indices["slide"])
     missing = [field for field in needed if field not in indices]
     if "mask" in indices and missing == ["label"]:
@@ -521,7 +529,7 @@ def _columns(
 def _missing_columns_error(
     path: Path, header: list[str], missing: Sequence[str], *, has_slides: bool
 ) -> ManifestError:
-    """Return the error for a table without columns for the fields `missing`."""
+    """Return the exception for a table that has no columns for the fields `missing`."""
     how = hint(
         python=f", or give columns={{{missing[0]!r}: …}}",
         cli=f", or give --column {missing[0]}=COLUMN",
@@ -546,14 +554,14 @@ def _matching_columns(field: str, names: list[str], columns: Mapping[str, str]) 
     return [index for index, name in enumerate(names) if name in wanted]
 
 
-def _record(
-    where: str, folder: Path, cells: Mapping[str, str], filled: Sequence[str]
+def _make_record(
+    where: str, folder: Path, cells: Mapping[str, str], required: Sequence[str]
 ) -> ImageRecord:
     cells = {field: cell.strip() for field, cell in cells.items()}
-    for field in filled:
+    for field in required:
         if cells.get(field) == "":
             raise ManifestError(f"{where}: the field {field!r} is empty")
-    path = _path(folder, cells["path"])
+    path = _parse_path(folder, cells["path"])
     return ImageRecord(
         path=path,
         label=cells.get("label", ""),
@@ -562,23 +570,23 @@ def _record(
         site=cells.get("site") or None,
         scanner=cells.get("scanner") or None,
         batch=cells.get("batch") or None,
-        mpp=_mpp(where, cells.get("mpp", "")),
+        mpp=_parse_mpp(where, cells.get("mpp", "")),
         split=cells.get("split") or None,
-        **_mask_or_annotation(_path(folder, cells["mask"]) if cells.get("mask") else None),
+        **_mask_or_annotation(_parse_path(folder, cells["mask"]) if cells.get("mask") else None),
     )
 
 
 def _mask_or_annotation(path: Path | None) -> dict[str, Any]:
-    """Return the mask or the annotation file named in the mask column."""
+    """Return the field of `ImageRecord` for a file in the mask column: annotations or mask."""
     return {"annotations": AnnotationFile(path)} if path and image_stem(path) else {"mask": path}
 
 
-def _path(folder: Path, cell: str) -> Path:
-    """Return a table cell as a path; backslashes of tables written on Windows are accepted."""
+def _parse_path(folder: Path, cell: str) -> Path:
+    """Return a cell as a path relative to `folder`; backslashes of Windows are accepted."""
     return Path(os.path.normpath(os.path.join(folder, cell.replace("\\", "/"))))
 
 
-def _mpp(where: str, cell: str) -> float | None:
+def _parse_mpp(where: str, cell: str) -> float | None:
     if not cell:
         return None
     try:

@@ -1,10 +1,10 @@
 """Records of images, class order, and readers of tables.
 
-The positive class of two comes last: it has scores above 0, warm colours in maps, and it is the
-class that sensitivity refers to. It is set by the user or guessed from the class names.
+Of two classes, the last one is the positive class: it has scores above 0, warm colours in maps, and
+sensitivity refers to it. It is set by the user or guessed from the class names.
 
-Tables are read as spreadsheets save them: separated by comma, semicolon or tab, UTF-8 with or
-without BOM. A DataFrame is read like the lines of a CSV file, without importing its library.
+Tables are separated by comma, semicolon or tab, in UTF-8 with or without BOM. A DataFrame is read
+like the lines of a CSV file, without importing pandas or Polars.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NEGATED = re.compile(r"(no|not|non)[ _-]|(un|non)(affected|involved|inflamed|di
 
 
 def order_classes(names: Iterable[str], positive: str | None = None) -> list[str]:
-    """Return the sorted class names; the positive one of two comes last."""
+    """Return the sorted class names; of two, the positive class (guessed if None) is the last."""
     classes = sorted(set(names))
     if len(classes) == 2:
         positive_class = positive if positive in classes else guess_positive_class(classes)
@@ -55,10 +55,10 @@ def order_classes(names: Iterable[str], positive: str | None = None) -> list[str
 
 
 def guess_positive_class(classes: Sequence[str]) -> str | None:
-    """Return the positive class of two by name; None if the names do not decide.
+    """Guess the positive class of two from the names; return None if this is not possible.
 
-    It is the class whose name does not mean healthy or, if neither does, the only one named after a
-    disease.
+    It is the class whose name does not mean healthy or, if neither name means healthy, the only one
+    named after a disease.
     """
     if len(classes) != 2:
         return None
@@ -69,7 +69,7 @@ def guess_positive_class(classes: Sequence[str]) -> str | None:
 
 
 def is_healthy(name: str) -> bool:
-    """Return whether a class name means healthy, including "0_normal" and "normal tissue"."""
+    """Return whether a class name means healthy, such as "0_normal" or "normal tissue"."""
     plain = _plain(name)
     return plain in HEALTHY or _first_word(name) in HEALTHY or _NEGATED.match(plain) is not None
 
@@ -82,10 +82,10 @@ def _first_word(name: str) -> str:
     return re.split(r"[\W_]+", _plain(name))[0]
 
 
-FRAME_NAME = "DataFrame"  # replaces the file name in messages
+DATAFRAME_NAME = "DataFrame"  # used in messages instead of a file name
 
 
-class Frame(Protocol):
+class DataFrameLike(Protocol):
     """Common interface of pandas and Polars DataFrames."""
 
     @property
@@ -100,8 +100,8 @@ def is_dataframe(source: object) -> bool:
     return hasattr(source, "columns") and hasattr(source, "__getitem__")
 
 
-def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
-    """Return (line, cells) of the header and of each row; rows are counted from 0."""
+def dataframe_rows(frame: DataFrameLike) -> list[tuple[int, list[str]]]:
+    """Return (row number, cells as text) of the header (row −1) and of each row (from 0)."""
     if not is_dataframe(frame):
         raise TypeError(
             "images with labels must be a folder, a CSV file, a DataFrame or a Manifest, not "
@@ -112,15 +112,15 @@ def dataframe_rows(frame: Frame) -> list[tuple[int, list[str]]]:
     return [(-1, header), *((line, list(row)) for line, row in enumerate(cells))]
 
 
-def _columns(frame: Frame) -> list[Any]:
-    """Return the columns in order; pandas allows duplicate names, so they are not read by name."""
+def _columns(frame: DataFrameLike) -> list[Any]:
+    """Return the columns in order, not by name, as pandas allows duplicate names."""
     if hasattr(frame, "items"):
         return [column for _, column in frame.items()]
     return [frame[name] for name in frame.columns]
 
 
 def _text(cell: Any) -> str:
-    """Return a cell as text: "" if missing, "7" for 7.0 in columns with missing values."""
+    """Return a cell as text: "" if missing, "7" for 7.0."""
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
     # NaN and NaT differ from themselves; pandas.NA has no truth value.
@@ -130,11 +130,11 @@ def _text(cell: Any) -> str:
 
 
 class ManifestError(ValueError):
-    """Exception raised if a list of images is unusable; the message says where and why."""
+    """Exception raised if a list of images cannot be used; the message states where and why."""
 
 
 def check_spelling(source: Path, labels: list[str]) -> None:
-    """Raise an error if labels differ only in case, blanks or Unicode normalisation."""
+    """Raise ManifestError if labels differ only in case, white space or Unicode form."""
     spellings: dict[str, set[str]] = {}
     for label in labels:
         key = unicodedata.normalize("NFC", label).strip().casefold()
@@ -148,15 +148,15 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 
 _MIN_LETTERS = 5  # shorter class names are not compared
-_RARE = 5  # a class is rare if another has at least five times as many images
+_MIN_RATIO = 5  # a class is rare compared with a class of at least this multiple of images
 
 
-def check_misspelt(source: Path, labels: Sequence[str], allowed: Collection[str]) -> None:
-    """Raise an error if the name of a rare class differs by one letter from a frequent class.
+def check_misspelling(source: Path, labels: Sequence[str], allowed: Collection[str]) -> None:
+    """Raise ManifestError if a rare class has the name of a frequent class but for one letter.
 
     Parameters
     ----------
-    source : list of the images, for messages
+    source : file or folder that lists the images, for messages
     labels : label of each image
     allowed : classes whose names are correct
     """
@@ -164,7 +164,7 @@ def check_misspelt(source: Path, labels: Sequence[str], allowed: Collection[str]
     for rare, frequent in permutations(counts, 2):
         if (
             rare not in allowed
-            and counts[rare] * _RARE <= counts[frequent]
+            and counts[rare] * _MIN_RATIO <= counts[frequent]
             and differ_by_one_letter(rare.casefold(), frequent.casefold())
         ):
             how = hint(
@@ -180,10 +180,10 @@ def check_misspelt(source: Path, labels: Sequence[str], allowed: Collection[str]
 
 
 def differ_by_one_letter(first: str, second: str) -> bool:
-    """Return whether words differ by one letter that is changed, missing, or swapped with the next.
+    """Return whether words differ by a letter that is changed, missing, or swapped with the next.
 
-    A letter that precedes a whole word is a prefix, as in "typical" and "atypical"; digits
-    distinguish classes, as do single letters, as in "type a" and "type b".
+    Differences that distinguish classes do not count: a first letter ("typical", "atypical"), a
+    digit, a single letter ("type a", "type b").
     """
     short, long = sorted((first, second), key=len)
     if len(short) < _MIN_LETTERS or len(long) - len(short) > 1 or long.endswith(short):
@@ -207,17 +207,17 @@ class ImageRecord:
 
     Attributes
     ----------
-    path : image, or feature file
+    path : image or feature file
     label : class name; empty if only a mask or annotations define the classes
-    patient : patient, or the name of the image
+    patient : patient; the name of the image if unknown
     slide, site : slide and hospital
-    mpp : pixel size in µm
+    mpp : µm per level-0 pixel from a table
     split : name of the split, such as "train"
-    mask : mask image of the region
-    annotations : outlines of the classes
+    mask : mask image of a region
+    annotations : outlines of regions with class names
     region_of_interest : outlines that limit the analysed area
     image : original image, if `path` is a feature file and the image exists
-    error : reason why the image cannot be read, if already known
+    error : reason why the image cannot be read, if already known; else empty
     scanner, batch : scanner; group of images that were prepared or acquired together
     """
 
@@ -238,12 +238,12 @@ class ImageRecord:
 
     @property
     def has_patient(self) -> bool:
-        """Whether the patient is known; otherwise the name of the image stands for one."""
-        return names_patient(self.patient, self.path)
+        """Whether the patient is known, so that `patient` is not the name of the image."""
+        return is_known_patient(self.patient, self.path)
 
     @property
     def display_image(self) -> Path:
-        """Path of the image to display."""
+        """Original image if there is one, otherwise `path`."""
         return self.image or self.path
 
     @property
@@ -257,29 +257,24 @@ class ImageRecord:
         return [self.path, *([self.mask] if self.mask else []), *outlines]
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether a mask or annotations define the classes of its parts."""
+    def has_regions(self) -> bool:
+        """Whether a mask or annotations define the classes of regions of the image."""
         return self.mask is not None or self.annotations is not None
 
 
-def names_patient(patient: str, image: object) -> bool:
-    """Return whether `patient` names a patient, not the image that counts as an unknown one."""
+def is_known_patient(patient: str, image: object) -> bool:
+    """Return whether `patient` is neither empty nor the name of the image."""
     return bool(patient) and PurePath(patient).name != PurePath(str(image)).name
 
 
 def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
-    """Return the numbers of known patients and of images without a patient.
-
-    Parameters
-    ----------
-    pairs : patient and path of each image
-    """
-    known = [patient if names_patient(patient, image) else None for patient, image in pairs]
+    """Count the known patients, and the images without one, in pairs of patient and path."""
+    known = [patient if is_known_patient(patient, image) else None for patient, image in pairs]
     return len(set(known) - {None}), known.count(None)
 
 
 def describe_patients(n_known: int, n_without: int) -> str:
-    """Describe numbers from `count_patients`, such as "6 patients" or "patients unknown"."""
+    """Describe the numbers of `count_patients`, such as "6 patients" or "patients unknown"."""
     if not n_known:
         return "patients unknown"
     text = pluralize(n_known, "patient")
@@ -287,7 +282,7 @@ def describe_patients(n_known: int, n_without: int) -> str:
 
 
 def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of every line that is not blank."""
+    """Return (line number, cells) of each line of a table that is not blank."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -303,8 +298,8 @@ def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
         raise ManifestError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-# Suffixes that do not belong to a slide's name; names may contain dots, such as those of TCGA.
-_OF_IMAGES = (*(f".ome{kind}" for kind in (".tif", ".tiff", ".zarr")), *READERS)
+# Suffixes to remove from the name of a slide; other parts may contain dots, as in TCGA.
+_IMAGE_SUFFIXES = (*(f".ome{kind}" for kind in (".tif", ".tiff", ".zarr")), *READERS)
 
 
 def normalize_unicode(name: str) -> str:
@@ -313,19 +308,16 @@ def normalize_unicode(name: str) -> str:
 
 
 def slide_stems(name: str) -> Iterator[str]:
-    """Yield possible stems of the feature and annotation files of a slide.
-
-    They are the slide's file name without its suffix, if the suffix is known, and with it.
-    """
-    for suffix in (*_OF_IMAGES, *FORMATS):
+    """Yield possible stems of feature and annotation files: slide name without and with suffix."""
+    for suffix in (*_IMAGE_SUFFIXES, *FORMATS):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             yield normalize_unicode(name[: -len(suffix)])
     yield normalize_unicode(name)
 
 
 def annotation_stems(path: Path) -> list[str]:
-    """Return possible stems of annotation files of an image or of a feature file's slide."""
+    """Return possible stems of annotation files of an image, or of the slide of a feature file."""
     names = [*slide_stems(path.name), normalize_unicode(path.stem)]
     if is_feature_file(path):
-        names += [f"{normalize_unicode(path.stem)}{suffix}" for suffix in _OF_IMAGES]
+        names += [f"{normalize_unicode(path.stem)}{suffix}" for suffix in _IMAGE_SUFFIXES]
     return list(dict.fromkeys(names))

@@ -1,8 +1,8 @@
 """Survey of image sets before training: readability, duplicates, pixel sizes and order.
 
-Training samples patches image by image and sums over them, and both depend on the order of images.
-`sorted_by_content` orders images by content, so that results do not depend on the order of rows or
-on file names.
+The random sample of patches and the rounding of sums depend on the order of images.
+`sorted_by_content` sorts images by content, so that trained models do not depend on the order of
+rows and on file names.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError
-from ..images.pixel_size import PixelSizeOption, first_hint, how_to_set, is_mixed
+from ..images.pixel_size import PixelSizeOption, first_hint, is_mixed, pixel_size_advice
 from ..images.raster import check_readable_file
 from ..images.source import ImageSource, open_image
 from ..precomputed.feature_file import check_features, is_feature_file, open_features
 from ..utils.files import content_digest, exists, file_bytes, file_key, sampled_digest
 from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, Progress, no_callback
-from ..utils.text_io import failure_reason, first_of, pluralize, truncated_list
+from ..utils.text_io import failure_reason, limit_lines, pluralize, truncated_list
 from ..utils.validation import hint
 from .annotated import load_region
 from .manifest import Manifest
 from .record import ImageRecord, ManifestError
 
-_SIDE = 128  # of the thumbnail whose colours are measured
-_WHITE_PERCENTILE = 99  # percentile of each channel, near that of the background
+_THUMBNAIL_PX = 128  # longest side of the thumbnail whose colours are measured
+_WHITE_PERCENTILE = 99  # percentile of each channel that approximates the background
 _SUFFIXES = {".jpeg": ".jpg", ".tiff": ".tif"}
 
 Colour = tuple[float, float, float]
@@ -41,14 +41,14 @@ Colour = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class ImageProperties:
-    """Format, size, pixel size and colours of an image; only the format for a feature file.
+    """Properties of an image; of a feature file, only the format.
 
     Attributes
     ----------
     format : suffix in lower case
-    size : (width, height)
-    mpp : µm per pixel, if known
-    mean, white_point : mean and 99th percentile of red, green and blue over the whole image
+    size : (width, height) in level-0 pixels
+    mpp : µm per level-0 pixel; None if unknown
+    mean, white_point : mean and 99th percentile of red, green and blue in a thumbnail
     """
 
     format: str
@@ -64,7 +64,7 @@ class ImageProperties:
         suffix = _SUFFIXES.get(suffix, suffix)
         if is_feature_file(source.path):
             return cls(suffix)
-        pixels = source.thumbnail(_SIDE).reshape(-1, 3)
+        pixels = source.thumbnail(_THUMBNAIL_PX).reshape(-1, 3)
         mean, white = pixels.mean(axis=0), np.percentile(pixels, _WHITE_PERCENTILE, axis=0)
         return cls(suffix, source.size, source.mpp, _colour(mean), _colour(white))
 
@@ -74,7 +74,7 @@ def _colour(values: NDArray[Any]) -> Colour:
     return red, green, blue
 
 
-_HEAD_BYTES = 65536
+_HEAD_BYTES = 65536  # of a file that are compared before the whole file
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,19 @@ class ReadabilityReport:
     Attributes
     ----------
     n_images : number of checked images
-    bad : (record, reason) of each image that cannot be read
+    unusable : (record, reason) of each record that cannot be used
     """
 
     n_images: int
-    bad: list[tuple[ImageRecord, str]]
+    unusable: list[tuple[ImageRecord, str]]
 
     def check(self) -> None:
-        """Raise an error if an image cannot be read; the message lists the first ten."""
-        if self.bad:
+        """Raise ImageError if there are unusable images; the message lists the first ones."""
+        if self.unusable:
             # An image may have several records.
-            reasons = list(dict.fromkeys(reason for _, reason in self.bad))
-            names = "".join(f"\n  {line}" for line in first_of(reasons))
-            n_bad = len({record.path for record, _ in self.bad})
+            reasons = list(dict.fromkeys(reason for _, reason in self.unusable))
+            names = "".join(f"\n  {line}" for line in limit_lines(reasons))
+            n_bad = len({record.path for record, _ in self.unusable})
             remedy = hint(
                 python="histodict.datasets.survey.drop_unreadable", cli="--skip-unreadable"
             )
@@ -106,7 +106,7 @@ class ReadabilityReport:
             )
 
 
-# Returns why an image with these properties cannot be used; empty if it can.
+# Function that returns the reason why an image cannot be used; "" if it can be used.
 UsabilityCheck = Callable[[ImageRecord, ImageProperties], str]
 
 
@@ -116,14 +116,14 @@ def check_readable(
     callback: Callback = no_callback,
     check: UsabilityCheck | None = None,
 ) -> ReadabilityReport:
-    """Read every image once: plain images as a whole, slides in part.
+    """Check whether each image can be read: plain images as a whole, slides in part.
 
     Parameters
     ----------
     records : images
     n_jobs : number of threads
     callback : receives the progress
-    check : further check, such as that of the image size
+    check : additional check, such as that of the image size
     """
     inspect = partial(_unusable_reason, check=check)
     callback(Progress("read", 0, len(records)))
@@ -136,7 +136,7 @@ def check_readable(
 
 
 def check_files(records: Sequence[ImageRecord]) -> None:
-    """Raise an error that lists paths without an image file; the files are not opened."""
+    """Raise ImageError if image files are missing or empty; the files are not opened."""
     bad = []
     for record in records:
         try:
@@ -144,7 +144,7 @@ def check_files(records: Sequence[ImageRecord]) -> None:
         except ImageError as error:
             bad.append(str(error))
     if bad:
-        names = "".join(f"\n  {line}" for line in first_of(bad))
+        names = "".join(f"\n  {line}" for line in limit_lines(bad))
         n = pluralize(len(records), "image")
         raise ImageError(f"{len(bad)} of {n} cannot be read; replace or remove them:{names}")
 
@@ -157,10 +157,10 @@ def drop_unreadable(
 ) -> tuple[Manifest, list[str]]:
     """Return a manifest without unusable images, and the reason for each excluded image.
 
-    The names of excluded images are added to `Manifest.skipped`. For the parameters see
-    `check_readable`.
+    The names of excluded images are added to `Manifest.skipped`. See `check_readable` for the
+    parameters.
     """
-    bad = check_readable(manifest.records, n_jobs, callback, check).bad
+    bad = check_readable(manifest.records, n_jobs, callback, check).unusable
     unreadable = {record for record, _ in bad}
     indices = [index for index, record in enumerate(manifest.records) if record not in unreadable]
     skipped = tuple(manifest.name(record) for record, _ in bad)
@@ -171,7 +171,7 @@ def drop_unreadable(
 def with_pixel_size(
     manifest: Manifest, mpp: float | None = None, override_mpp: float | None = None
 ) -> Manifest:
-    """Return the same images with pixel size `mpp` if unknown, or `override_mpp` in any case."""
+    """Return a manifest with pixel size `mpp` for images without one, or `override_mpp` for all."""
     if mpp is None and override_mpp is None:
         return manifest
     return replace(
@@ -191,7 +191,7 @@ def _with_pixel_size(
 
 
 def image_properties(record: ImageRecord) -> ImageProperties | None:
-    """Return the surveyed properties of an image, read if necessary; None if unreadable."""
+    """Return the properties of an image, cached until its files change; None if unreadable."""
     try:
         return _cached_properties(record)
     except (ValueError, OSError, MemoryError):
@@ -199,7 +199,7 @@ def image_properties(record: ImageRecord) -> ImageProperties | None:
 
 
 def _unusable_reason(record: ImageRecord, check: UsabilityCheck | None) -> str:
-    """Return the reason why an image or its mask is unusable; "" if both are usable."""
+    """Return the reason why a file of a record, or the image, is unusable; "" if all are usable."""
     if record.error:
         return record.error
     try:
@@ -215,6 +215,7 @@ def _unusable_reason(record: ImageRecord, check: UsabilityCheck | None) -> str:
 
 
 def _cached_properties(record: ImageRecord) -> ImageProperties:
+    # Without fields that do not affect the properties, for the cache.
     essential = ImageRecord(record.path, "", "", None, None, record.mpp)
     essential = replace(
         essential,
@@ -227,12 +228,12 @@ def _cached_properties(record: ImageRecord) -> ImageProperties:
 
 @lru_cache(maxsize=100_000)
 def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
-    """Read an image; results are cached until `state`, the key of its files, changes."""
+    """Read an image; the result is cached until `state`, the cache key of its files, changes."""
     if is_feature_file(record.path):
         check_features(record.path)
     with open_image(record.path, record.mpp) as source:
         source.read(0, 0, 1, 1)  # of a plain image, this decodes all of it
-        if record.is_mapped:
+        if record.has_regions:
             load_region(record, source, "")
         if (
             record.region_of_interest is not None
@@ -248,7 +249,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
 
 
 def check_duplicates_by_content(manifest: Manifest) -> list[str]:
-    """Raise an error if identical images have different labels; return warnings for others."""
+    """Raise ManifestError if identical images have different labels; warn of other copies."""
     groups = find_identical_files(manifest.records)
     for group in groups:
         first = group[0]
@@ -270,7 +271,7 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 
 
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
-    """Return groups of files with identical content."""
+    """Return groups of two or more records with identical files."""
     groups = [list({record.path: record for record in records}.values())]
     steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _head_digest, content_digest)
     for step in steps:
@@ -279,7 +280,7 @@ def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecor
 
 
 def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
-    """Return subgroups of records with equal keys; missing files are ignored."""
+    """Return subgroups of two or more records with equal keys; missing files are ignored."""
     subgroups: dict[object, list[ImageRecord]] = {}
     for record in group:
         value = key(record.path) if exists(record.path) else None
@@ -299,19 +300,21 @@ def _head_digest(path: Path) -> str:
         return hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
 
 
-def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float | None:
-    """Return the common pixel size of training images; None if all are unknown or they may differ.
+def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -> float | None:
+    """Return the median pixel size of training images, which must be about equal.
+
+    It is None if all are unknown, or if the model resamples images.
 
     Parameters
     ----------
     records : training images
-    works_at : pixel size (µm) to which the model resamples images, so that sizes may differ; None
-        if it does not resample
+    model_mpp : pixel size (µm) to which the model resamples images; None if it does not resample
 
     Raises
     ------
     ValueError
-        If some sizes are unknown, or if sizes differ and the model does not resample.
+        If only some pixel sizes are known, or if one is unknown and the model resamples images, or
+        if they differ by more than 10 % and it does not.
     """
     options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
     sizes = [size.mpp for size in options]
@@ -319,18 +322,18 @@ def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float
     unknown = list(
         dict.fromkeys(str(r.path) for r, s in zip(records, sizes, strict=True) if s is None)
     )
-    if unknown and (known or works_at is not None):
+    if unknown and (known or model_mpp is not None):
         reason = (
             "that of the others is known"
             if known
-            else f"the model resamples images to {works_at:g} µm"
+            else f"the model resamples images to {model_mpp:g} µm"
         )
         raise ValueError(
             f"the pixel size of {pluralize(len(unknown), 'image')} is not known, but "
-            f"{reason}; {how_to_set()}. Images without pixel size: "
+            f"{reason}; {pixel_size_advice()}. Images without pixel size: "
             f"{truncated_list(unknown)}{first_hint(options)}"
         )
-    if works_at is not None or not known:
+    if model_mpp is not None or not known:
         return None
     if is_mixed(known):
         size = f"{max(known):g}"
@@ -346,14 +349,14 @@ def common_size(records: Sequence[ImageRecord], works_at: float | None) -> float
     return float(np.median(known))
 
 
-_N_FEATURES = 4  # vectors of a feature file in the sorting digest
+_N_VECTORS = 4  # of a feature file in the sorting digest
 _N_DIGITS = 6  # of mean colours, whose last bits may differ between machines
 
 
 def training_content(
     record: ImageRecord, digest: Callable[[Path], str] = content_digest
 ) -> list[Any]:
-    """Return the content of a record that affects training, independent of file names."""
+    """Return the digests and metadata of a record that affect training, for cache and sort keys."""
     mask = digest(record.mask) if record.mask else None
     annotations = {"drawn": record.annotations, "within": record.region_of_interest}
     fingerprints = [
@@ -365,7 +368,7 @@ def training_content(
 
 
 def _sorting_digest(path: Path) -> str:
-    """Return a digest of a feature file's vectors, for any format and order; else of the bytes."""
+    """Return a digest of a file: for a feature file, independent of format and row order."""
     try:
         if is_feature_file(path):
             return _features_digest(path, repr(file_key(path)))
@@ -376,10 +379,10 @@ def _sorting_digest(path: Path) -> str:
 
 @lru_cache(maxsize=100_000)
 def _features_digest(path: Path, state: str) -> str:
-    """Return a digest of all coordinates and of a few vectors, as files may hold gigabytes."""
+    """Return a digest of the coords and of a few vectors of a feature file, sorted by coords."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)
-        some = order[np.linspace(0, len(order) - 1, _N_FEATURES).astype(np.int64)]
+        some = order[np.linspace(0, len(order) - 1, _N_VECTORS).astype(np.int64)]
         parts = [
             file.coords[order].tobytes(),
             *(file.read(slice(i, i + 1)).tobytes() for i in some),
@@ -388,7 +391,7 @@ def _features_digest(path: Path, state: str) -> str:
 
 
 def _pixel_statistics(record: ImageRecord) -> list[Any]:
-    """Return size and colours of an image; an empty list if it cannot be read."""
+    """Return [size, six colour values] of an image; an empty list if it cannot be read."""
     properties = image_properties(record)
     if properties is None or properties.mean is None or properties.white_point is None:
         return []
@@ -399,10 +402,10 @@ def _pixel_statistics(record: ImageRecord) -> list[Any]:
 
 
 def content_order(records: Sequence[ImageRecord]) -> list[int]:
-    """Return the order of records by image content, then label, patient, pixel size and mask.
+    """Return the indices that sort records by content, independent of file names.
 
-    Colours and size come first, as they do not depend on how the same pixels are stored.
-    Records that agree in all of these are interchangeable in training.
+    The sort keys are size and colours, which do not depend on the file format, then
+    `training_content`. Records with equal keys are interchangeable in training.
     """
     pixels = map_blocks(_pixel_statistics, records)
     contents = (training_content(record, _sorting_digest) for record in records)
@@ -411,5 +414,5 @@ def content_order(records: Sequence[ImageRecord]) -> list[int]:
 
 
 def sorted_by_content(manifest: Manifest) -> Manifest:
-    """Return the same images in the order of `content_order`."""
+    """Return the same images, sorted by `content_order`."""
     return manifest.select(content_order(manifest.records))

@@ -1,8 +1,8 @@
-"""Aggregators: classifiers of images by statistics of their patches and a linear SVM.
+"""Aggregators: classifiers of images by patch statistics and a linear SVM.
 
 | aggregator | feature of an image |
 |---|---|
-| proportion | fraction of its patches predicted as each class, as in the paper, with threshold θ |
+| proportion | fraction of the patches predicted as each class, as in the paper, with threshold θ |
 | margin | mean residual margin of each class, which also reflects the certainty of predictions |
 | codes | mean |code| of every atom |
 | margin-and-codes | margins and square roots of the mean |codes|, with one SVM for each |
@@ -38,7 +38,7 @@ class ScoreError(ValueError):
 
 
 def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
-    """Raise a ScoreError unless all scores are finite."""
+    """Raise ScoreError, naming the image at `path`, unless all scores are finite."""
     if not all(np.isfinite(values).all() for values in scores):
         raise ScoreError(
             f"{path}: the scores of this image contain NaN or infinity; it has no prediction"
@@ -47,13 +47,14 @@ def check_scores(path: ImageLike, *scores: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class PatchStatistics:
-    """Sums over the patches of an image.
+    """Statistics of the patches of an image.
 
     Attributes
     ----------
+    n_patches : number of patches on tissue
     class_counts : (n_classes,), number of patches predicted as each class
-    margins : (n_classes,), sum of the residual margins
-    codes : (n_codes,), sum of the |codes|
+    margins : (n_classes,), sum of the residual margins over the patches
+    codes : (n_codes,), sum of the |codes| over the patches
     """
 
     n_patches: int
@@ -62,15 +63,19 @@ class PatchStatistics:
     codes: NDArray[np.float64]
 
     @classmethod
-    def of_map(
+    def from_map(
         cls,
         predicted_classes: NDArray[np.int16],
         margins: NDArray[np.float32],
         code_sums: NDArray[np.float64],
     ) -> PatchStatistics:
-        """Return the statistics of an image from its map of predicted classes and margins.
+        """Return the statistics of an image from the maps of its patches.
 
-        Predicted classes are negative on background.
+        Parameters
+        ----------
+        predicted_classes : (rows, columns), class indices; negative on background
+        margins : (rows, columns, n_classes), residual margins
+        code_sums : (n_codes,), sum of the |codes| over the patches
         """
         tissue = predicted_classes >= 0
         class_counts = np.bincount(predicted_classes[tissue], minlength=margins.shape[-1])
@@ -83,15 +88,15 @@ class PatchStatistics:
         return self.class_counts / max(self.n_patches, 1)
 
     def select_atoms(self, indices: NDArray[np.int64]) -> PatchStatistics:
-        """Return statistics with only the codes of the atoms at these indices."""
+        """Return the statistics with the codes of the atoms at these indices only."""
         return PatchStatistics(self.n_patches, self.class_counts, self.margins, self.codes[indices])
 
 
 def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the margin of each class from residuals (..., n_classes).
+    """Return the margins (n, n_classes) of patches from residuals (n, n_classes).
 
-    The margin of a class is the mean residual of the other classes minus its own residual. It is
-    positive for the class with the smallest residual.
+    The margin of a class is the mean residual of the other classes minus the residual of the class.
+    It is positive for the class with the smallest residual.
     """
     n_classes = residuals.shape[1]
     others = (residuals.sum(axis=1, keepdims=True) - residuals) / (n_classes - 1)
@@ -138,7 +143,7 @@ _FEATURES: dict[str, tuple[Feature, ...]] = {
     "codes": (_code_feature,),
     "margin-and-codes": (_margin_feature, _root_code_feature),
 }
-# Length of each feature, as `ArraySpec` names it.
+# Dimension of each feature in the array schema.
 _FEATURE_DIMENSIONS: dict[Feature, str] = {
     _proportion_feature: "scores",
     _margin_feature: "scores",
@@ -164,11 +169,12 @@ _DESCRIPTIONS = {
 class Aggregator(ABC):
     """Base class of fitted aggregators, which compute image scores from patch statistics.
 
-    Subclasses are dataclasses of the name and the fitted arrays.
+    Subclasses are dataclasses whose fields are the name and the fitted arrays.
 
     Attributes
     ----------
-    threshold : θ, value of a single feature at which the prediction changes; None for several
+    name : key of AGGREGATORS
+    threshold : feature value θ at which the prediction changes; None unless there is one feature
     higher_is_positive : whether larger values of this feature favour the second class
     """
 
@@ -185,7 +191,10 @@ class Aggregator(ABC):
 
     @abstractmethod
     def scores(self, statistics: PatchStatistics) -> NDArray[np.float64]:
-        """Return the scores of an image: one for two classes (positive: the second), else n."""
+        """Return the scores of an image, (n_scores,).
+
+        Two classes have one score, positive for the second; more classes have one score each.
+        """
 
     @classmethod
     @abstractmethod
@@ -193,22 +202,22 @@ class Aggregator(ABC):
         """Return the specifications of the fitted arrays, by name."""
 
     @abstractmethod
-    def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
-        """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
+    def atom_contributions(self, atoms: AtomReference) -> NDArray[np.float64]:
+        """Return the contributions (n_scores, n_codes) of atoms to the scores."""
 
     @abstractmethod
     def select_atoms(self, indices: NDArray[np.int64], n_codes: int) -> Aggregator:
         """Return the aggregator restricted to the atoms at these indices, without refitting."""
 
-    def value_at(self, score: float) -> float:
-        """Return the feature value with this score, for aggregators with a threshold."""
+    def feature_value_at(self, score: float) -> float:
+        """Return the value of the single feature at which the score has this value."""
         raise NotImplementedError
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Return the contribution of each patch to the scores, up to a constant, (..., n_scores).
 
-        `margins` has the shape (..., n_classes). The result is None if scores are not means over
-        patches; maps then show the predicted classes.
+        `margins` (..., n_classes) are those of the patches. The result is None if scores are not
+        means over patches; maps then show the predicted classes.
         """
         return None
 
@@ -218,7 +227,7 @@ class Aggregator(ABC):
         Parameters
         ----------
         classes : class names
-        at : feature value of the image and decision threshold, if there is a single feature
+        at : feature value of the image, and threshold; None unless there is a single feature
         """
         return ""
 
@@ -229,7 +238,7 @@ class Aggregator(ABC):
 
 @dataclass(frozen=True)
 class LinearAggregator(Aggregator):
-    """Linear aggregator, with scores = weights · features + bias, (n_scores,)."""
+    """Linear aggregator: scores = weights (n_scores, n_features) · features + bias (n_scores,)."""
 
     name: str
     weights: NDArray[np.float64]
@@ -263,7 +272,7 @@ class LinearAggregator(Aggregator):
         """Feature value with score 0; None if there are several features."""
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
-        return self.value_at(0.0)
+        return self.feature_value_at(0.0)
 
     @property
     def higher_is_positive(self) -> bool:  # type: ignore[override]
@@ -276,8 +285,8 @@ class LinearAggregator(Aggregator):
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
 
-    def parts(self, atoms: AtomReference) -> NDArray[np.float64]:
-        """Return the contributions of the atoms to the scores, (n_scores, n_codes)."""
+    def atom_contributions(self, atoms: AtomReference) -> NDArray[np.float64]:
+        """Return the contributions (n_scores, n_codes) of atoms to the scores."""
         contributions = np.zeros((len(self.weights), len(atoms.codes)))
         for feature, columns in self._feature_columns(len(atoms.codes)):
             contributions += _CONTRIBUTIONS[feature](self.weights[:, columns], atoms)
@@ -293,19 +302,19 @@ class LinearAggregator(Aggregator):
         return LinearAggregator(self.name, weights, self.bias)
 
     def _feature_columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
-        """Yield each feature with the indices of its columns of the weights."""
+        """Yield each feature, and the indices of its columns in the weights."""
         sizes, start = {"scores": len(self.weights), "codes": n_codes}, 0
         for feature in _FEATURES[self.name]:
             stop = start + sizes[_FEATURE_DIMENSIONS[feature]]
             yield feature, np.arange(start, stop)
             start = stop
 
-    def value_at(self, score: float) -> float:
-        """Return the value of the single feature that has this score."""
+    def feature_value_at(self, score: float) -> float:
+        """Return the value of the single feature at which the score has this value."""
         return float((score - self.bias[0]) / self.weights[0, 0])
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """Return the weighted margins of each patch; None without margins."""
+        """Return the weighted margins of each patch; None if margins are not a feature."""
         if _margin_feature not in _FEATURES[self.name]:
             return None
         used = margins[..., 1:] if margins.shape[-1] == 2 else margins
@@ -329,7 +338,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {**dict.fromkeys(_FEATURES, LinearAgg
 def _fit_svm(
     X: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit an SVM; return weights (n_scores, n_features) and biases for unscaled features."""
+    """Fit linear SVMs; return weights (n_scores, n_features) and biases for unscaled features."""
     scaler = StandardScaler().fit(X)
     n_classes = int(labels.max()) + 1
     weights, bias = [], []
@@ -342,8 +351,8 @@ def _fit_svm(
     return np.array(weights), np.array(bias)
 
 
-def n_scores(n_classes: int) -> int:
-    """Return the number of scores of an image: 1 for two classes, else one per class."""
+def count_scores(n_classes: int) -> int:
+    """Return the number of scores of an image: one for two classes, one per class for more."""
     return 1 if n_classes == 2 else n_classes
 
 

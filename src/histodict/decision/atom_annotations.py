@@ -1,11 +1,11 @@
 """Annotations of atoms by the user, and contributions of atoms to the score of an image.
 
 An annotation has a name and a group, and states whether an atom is an artefact or disabled. Atoms
-of the same name form one concept, whose contributions are added. An atom is selected by
-CLASS:NUMBER, counted from 1 within its class, or by its name.
+of the same name form one concept, whose contributions are added. An atom is selected by the label
+CLASS:NUMBER, with numbers from 1 within the class, or by its name.
 
-`AtomReference` splits the statistics of an image by atom, and `Aggregator.parts` computes their
-contributions to the scores:
+`AtomReference` contains the statistics of each atom in an image, from which
+`Aggregator.atom_contributions` computes the contributions to the scores:
 
 | feature of the aggregator | contribution of an atom |
 |---|---|
@@ -32,9 +32,9 @@ from ..methods.patch_classifier import DistanceContributions
 from ..utils.validation import check_kind, check_whole_number
 
 
-def code_signs(leaning: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the signs (1 or −1) of the mean codes of atoms; 1 for a mean of 0."""
-    return np.where(leaning < 0, -1.0, 1.0)
+def code_signs(mean_codes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sign (1 or −1) of the mean code of each atom; 1 for a mean of 0."""
+    return np.where(mean_codes < 0, -1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class AtomReference:
     codes : (n_codes,), mean |code|
     mean_codes : (n_codes,), mean code
     margins : (n_classes, n_codes), contributions to the mean margin of each class
-    class_votes : (n_classes, n_codes), contributions to the fraction of patches of each class
+    class_votes : (n_classes, n_codes), contributions to the fraction of patches predicted as each
+        class
     """
 
     usage: NDArray[np.float64]
@@ -61,7 +62,7 @@ _REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
 
 
 def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
-    """Return class reference statistics as arrays by name, for a model file."""
+    """Return the reference statistics of the classes as arrays by name, for a model file."""
     return {
         f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
         for name in _REFERENCE_FIELDS
@@ -69,7 +70,7 @@ def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, N
 
 
 def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
-    """Return the class reference statistics from the arrays of a model file."""
+    """Return the reference statistics of each class from the arrays of a model file."""
     by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
     return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
 
@@ -77,10 +78,10 @@ def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[Atom
 def dominant_code_signs(
     reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return per atom the sign of the sum of its codes in patches of its own class; 1 if it is 0.
+    """Return the sign of each atom's mean code in patches of the atom's class; 1 for a mean of 0.
 
-    Training fixes the signs by codes over the atoms of one class only, which can differ from codes
-    over the atoms of all classes.
+    Training chooses the signs of atoms by codes over the atoms of one class, which can differ from
+    codes over the atoms of all classes.
     """
     means = np.stack([of_class.mean_codes for of_class in reference])
     own_means = means[atom_classes, np.arange(len(atom_classes))]
@@ -92,14 +93,14 @@ class AtomAccumulator:
 
     def __init__(self, n_classes: int, n_codes: int) -> None:
         self.n_patches = 0
-        self._users, self._codes, self._leaning = np.zeros((3, n_codes))
+        self._usage_counts, self._abs_code_sums, self._code_sums = np.zeros((3, n_codes))
         self._distances = np.zeros((n_classes, n_codes))
         self._class_counts = np.zeros((n_classes, n_codes))
 
     def add(
         self,
         codes: csr_array,
-        parts: DistanceContributions,
+        distances: DistanceContributions,
         predicted_classes: NDArray[np.integer],
         weights: NDArray[np.float64],
         selected: NDArray[np.bool_],
@@ -108,39 +109,39 @@ class AtomAccumulator:
 
         Parameters
         ----------
-        codes : (n, n_codes)
-        parts : contributions of the atoms to the distances
+        codes : (n, n_codes), sparse codes of the patches
+        distances : contributions of the atoms to the distances of the patches from the classes
         predicted_classes : (n,), index of the predicted class
-        weights : (n,), weight of each margin in the sum, from `patch_weights`; patches that are
-            not selected may have weights too
-        selected : (n,), whether the means include each patch
+        weights : (n,), weight of each patch in the mean margins, from `patch_weights`, whether or
+            not the patch is selected
+        selected : (n,), whether each patch counts in usage, mean codes and class votes
         """
         chosen_codes = codes[np.flatnonzero(selected)]
         self.n_patches += chosen_codes.shape[0]
-        self._users += np.bincount(
+        self._usage_counts += np.bincount(
             chosen_codes.indices[chosen_codes.data != 0], minlength=chosen_codes.shape[1]
         )
-        self._codes += np.asarray(abs(chosen_codes).sum(axis=0), np.float64).ravel()
-        self._leaning += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
-        for class_index, contributions in enumerate(parts.by_class):
+        self._abs_code_sums += np.asarray(abs(chosen_codes).sum(axis=0), np.float64).ravel()
+        self._code_sums += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
+        for class_index, contributions in enumerate(distances.by_class):
             self._distances[class_index] += contributions.T @ weights
             predicted = np.flatnonzero((predicted_classes == class_index) & selected)
             if len(predicted):
                 self._class_counts[class_index] += _share_votes(
-                    parts.of_margin(class_index)[predicted]
+                    distances.of_margin(class_index)[predicted]
                 )
 
     def mean(self) -> AtomReference:
-        """Return the means over the selected patches."""
+        """Return the statistics as means over the selected patches."""
         n = max(self.n_patches, 1)
         distances, n_classes = self._distances / n, len(self._distances)
         margins = (distances.sum(axis=0) - distances) / (n_classes - 1) - distances
-        usage = self._users / n, self._codes / n, self._leaning / n
-        return AtomReference(*usage, margins, self._class_counts / n)
+        means = self._usage_counts / n, self._abs_code_sums / n, self._code_sums / n
+        return AtomReference(*means, margins, self._class_counts / n)
 
 
 def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
-    """Divide one vote per row among its positive entries; return the sum over the rows."""
+    """Divide one vote per row among its positive entries; return the votes of each column."""
     positive = csr_array(contributions.maximum(0))
     total = np.asarray(positive.sum(axis=1)).ravel()
     weights = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
@@ -153,8 +154,8 @@ def patch_weights(
 ) -> NDArray[np.float64]:
     """Return the weight of each patch in the sum of smoothed margins over selected patches.
 
-    All arrays have the shape (rows, columns). The weights are the transpose of `smooth_margins`,
-    applied to `selected`.
+    All arrays have the shape (rows, columns). The weights are `selected` multiplied by the
+    transpose of the linear map `smooth_margins` (`n_steps` is its argument).
     """
     if not n_steps:
         return selected.astype(np.float64)
@@ -182,6 +183,8 @@ class AtomAnnotation:
     Attributes
     ----------
     atom : index of the atom
+    name, group : names given by the user; empty if not annotated
+    artefact, disabled : whether the atom is an artefact, and whether it is disabled
     date : ISO date of the last change
     """
 
@@ -200,7 +203,7 @@ class AtomAnnotation:
 
 @dataclass(frozen=True)
 class Concept:
-    """Concept: the atoms of one name, or a single unnamed atom, labelled CLASS:NUMBER."""
+    """Concept: all atoms of one name, or an unnamed atom, whose name is its label CLASS:NUMBER."""
 
     name: str
     atoms: tuple[int, ...]
@@ -232,7 +235,7 @@ class AtomAnnotations:
         return [note.atom for note in self.notes if note.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
-        """Return the active atoms of each name, without names that have none."""
+        """Return the active (not disabled) atoms of each name; omit names without such atoms."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
         active = {
             name: [a for a in self.atoms_named(name) if not self.get(a).disabled] for name in names
@@ -240,11 +243,11 @@ class AtomAnnotations:
         return {name: atoms for name, atoms in active.items() if atoms}
 
     def merged_atom_groups(self) -> list[tuple[int, ...]]:
-        """Return the active atoms of each name with several active atoms."""
+        """Return the active atoms of each name that has several active atoms."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
     def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
-        """Return annotations updated by `values` for these atoms, without empty annotations."""
+        """Return annotations with the fields `values` set for these atoms; omit empty ones."""
         notes = {note.atom: note for note in self.notes}
         for atom in atoms:
             new = replace(self.get(atom), **values)
@@ -259,7 +262,7 @@ class AtomAnnotations:
 
     @classmethod
     def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
-        """Return annotations from the dictionaries that `to_list` returned."""
+        """Return the annotations from the result of `to_list`."""
         return cls(tuple(AtomAnnotation(**note) for note in notes))
 
     def concepts(self, labels: Sequence[str]) -> list[Concept]:
@@ -288,7 +291,7 @@ def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list
 
 
 def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
-    """Return the indices of atoms selected by labels or names, separated by commas."""
+    """Return the atoms that a comma-separated list of names, or of `labels`, selects."""
     exact = notes.atoms_named(text.strip())
     if exact:
         return exact
@@ -314,7 +317,7 @@ def _label_ranges(labels: Sequence[str]) -> str:
 
 
 def check_notes(notes: object) -> None:
-    """Raise ValueError unless `notes` is a valid list of annotations of atoms."""
+    """Raise ValueError unless `notes` is a valid result of `AtomAnnotations.to_list`."""
     if not isinstance(notes, list):
         raise ValueError(f"atoms must be a list of annotations, not {short(notes)}")
     for note in notes:
@@ -336,7 +339,7 @@ def check_notes(notes: object) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError unless a name is one printable line of limited length."""
+    """Raise ValueError unless a name is one printable line of at most 80 characters."""
     if name != " ".join(name.split()) or not name.isprintable() or len(name) > _MAX_NAME_LENGTH:
         raise ValueError(
             f"a name must be a single line of at most {_MAX_NAME_LENGTH} characters without "

@@ -1,23 +1,23 @@
 """Calibration of scores to probabilities, and combination of the scores of several classifiers.
 
 Calibration is fitted on out-of-fold scores, because scores of the training images are too
-optimistic. Two classes are calibrated by Platt's logistic curve with smoothed targets, or by its
-slope alone for ensembles, whose boundary is at 0. More classes are calibrated by the softmax of the
-scores with one temperature, as few images do not support more parameters. Classes have equal
-weight: probabilities assume equally frequent classes.
+optimistic. Two classes are calibrated by Platt's logistic curve with smoothed targets; for
+ensembles, whose boundary is at 0, only the slope of the curve is fitted. More classes are
+calibrated by the softmax of the scores with one temperature, as few images do not support more
+parameters. Classes have equal weight: probabilities assume equally frequent classes.
 
 Conformal prediction turns probabilities into sets of classes that contain the true one with a
 chosen error rate, if new patients are exchangeable with those of the calibration. A set of one
-class is a certain prediction; an empty set or a set of several classes is an uncertain one.
+class is a certain prediction; an empty set or a set of several classes is uncertain.
 
-The score of an ensemble is the weighted mean of its members' scores, each divided by its scale: the
-root mean square of its out-of-fold scores. A tanh bounds the scores, so that a member with extreme
-scores, as on an unknown scanner, cannot dominate the mean.
+The score of an ensemble is the weighted mean of the scores of its members. Each member's scores are
+divided by a scale, the root mean square of its out-of-fold scores. A tanh bounds the scores, so
+that a member with extreme scores, as on an unknown scanner, cannot dominate the mean.
 
-Weights depend on the out-of-fold AUC of the members. With two classes an offset moves the mean
-towards the score at which both are equally likely. Because estimates from few patients are
-unreliable, the weights are shrunk towards equal weights and the offset towards 0, by half if the
-smallest class has `_N_HALF_SHRINKAGE` patients.
+Weights depend on the out-of-fold AUC of the members. With two classes, an offset is added so that
+both classes are equally likely at a score of 0. Because estimates from few patients are unreliable,
+the weights are shrunk towards equal weights and the offset towards 0, by half if the smallest class
+has `_N_HALF_SHRINKAGE` patients.
 
 References: Platt, "Probabilistic outputs for support vector machines", 1999; Vovk, Gammerman,
 Shafer, "Algorithmic learning in a random world", 2005 (cross-conformal: Vovk 2015).
@@ -46,7 +46,7 @@ class Calibration:
     ----------
     slopes : (n_scores, n_classes)
     offsets : (n_classes,)
-    nonconformity_scores : (n_images,), 1 − p of the true class of each calibration image, sorted
+    nonconformity_scores : (n_images,), 1 − p for the true class of each calibration image, sorted
     """
 
     slopes: NDArray[np.float64]
@@ -63,7 +63,7 @@ class Calibration:
         ----------
         scores : (n_images, n_scores)
         labels : (n_images,), class indices
-        at_zero : with two classes, fix equal probabilities at score 0
+        at_zero : whether to fix equal probabilities of two classes at score 0
         """
         n_classes = int(labels.max()) + 1
         counts = np.bincount(labels, minlength=n_classes)
@@ -96,14 +96,17 @@ class Calibration:
         return _softmax(scores @ self.slopes + self.offsets)
 
     def boundary_score(self) -> float:
-        """Return the score at which two classes are equally likely."""
+        """Return the score at which two classes are equally likely; 0 if the slope is 0."""
         slope = float(self.slopes[0, 1] - self.slopes[0, 0])
         return float(self.offsets[0] - self.offsets[1]) / slope if slope else 0.0
 
     def prediction_set(
         self, probabilities: NDArray[np.float64], error_rate: float
     ) -> NDArray[np.bool_]:
-        """Return whether each class is in the conformal set, (n_images, n_classes)."""
+        """Return whether each class is in the conformal prediction set, (n_images, n_classes).
+
+        `error_rate` is the chosen fraction of images whose set lacks the true class.
+        """
         check_number("error_rate", error_rate)
         n = len(self.nonconformity_scores)
         # Rank among n + 1 that a new nonconformity score exceeds with at most this probability.
@@ -115,7 +118,7 @@ class Calibration:
 def _fit_platt(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Fit and return slope (at least 0) and offset of the log-odds of the second class."""
+    """Fit slope (≥ 0) and offset of the log-odds of the second class to smoothed targets."""
 
     def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         half = (parameters[0] * scores + parameters[1]) / 2
@@ -155,7 +158,7 @@ def _softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _N_HALF_SHRINKAGE = 12
-_TANH_SCALE = 1.0  # tanh scale of ensembles: scores are bounded by its inverse
+_TANH_SCALE = 1.0  # of ensembles; its inverse is the maximum |score| of a member
 # Limits of the AUC: no member gets weight 0, and few patients give no extreme weight.
 _MIN_AUC, _MAX_AUC = 0.51, 0.98
 
@@ -166,10 +169,10 @@ class ScoreCombination:
 
     Attributes
     ----------
-    scales, weights : (n_members,); the weights sum to 1
-    offset : added to the mean; 0 for more than two classes
-    tanh_scale : scaled scores x are replaced by tanh(tanh_scale · x) / tanh_scale; if 0, they are
-        not changed
+    scales, weights : (n_members,), divisor and weight of each member's scores; the sum of the
+        weights is 1
+    offset : constant added to the mean; 0 for more than two classes
+    tanh_scale : scaled scores x are replaced by tanh(tanh_scale · x) / tanh_scale unless this is 0
     """
 
     scales: NDArray[np.float64]
@@ -180,7 +183,7 @@ class ScoreCombination:
     @classmethod
     def fit(
         cls,
-        parts: NDArray[np.float64],
+        member_scores: NDArray[np.float64],
         labels: NDArray[np.int64],
         aucs: NDArray[np.float64],
         n_patients: int,
@@ -189,34 +192,36 @@ class ScoreCombination:
 
         Parameters
         ----------
-        parts : (n_images, n_members, n_scores), NaN where a member abstains
+        member_scores : (n_images, n_members, n_scores), NaN where a member abstains
         labels : (n_images,), class indices
         aucs : (n_members,), AUC of each member on these images
         n_patients : number of patients of the smallest class
         """
-        combination = replace(cls.equal(parts), weights=shrunk_weights(aucs, n_patients))
-        scores = combination.scores(parts)
+        combination = replace(
+            cls.with_equal_weights(member_scores), weights=shrunk_weights(aucs, n_patients)
+        )
+        scores = combination.scores(member_scores)
         if scores.shape[1] == 1:
             boundary = Calibration.fit(scores, labels).boundary_score()
             combination = replace(combination, offset=-boundary * _shrinkage_factor(n_patients))
         return combination, Calibration.fit(scores + combination.offset, labels, at_zero=True)
 
     @classmethod
-    def equal(cls, parts: NDArray[np.float64]) -> ScoreCombination:
-        """Return a combination with equal weights, for models without out-of-fold scores."""
-        scales = np.sqrt(np.nanmean(parts**2, axis=(0, 2)))
-        n_members = parts.shape[1]
+    def with_equal_weights(cls, member_scores: NDArray[np.float64]) -> ScoreCombination:
+        """Return a combination with equal weights, for ensembles without out-of-fold scores."""
+        scales = np.sqrt(np.nanmean(member_scores**2, axis=(0, 2)))
+        n_members = member_scores.shape[1]
         return cls(
             np.where(scales > 0, scales, 1.0),
             np.full(n_members, 1 / n_members),
             tanh_scale=_TANH_SCALE if n_members > 1 else 0.0,
         )
 
-    def scores(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the combined scores (..., n_scores) of members (..., n_members, n_scores)."""
-        present = ~np.isnan(parts)
+    def scores(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return combined scores (..., n_scores) from member scores (..., n_members, n_scores)."""
+        present = ~np.isnan(member_scores)
         weights = self.weights[:, None] * present
-        scaled = parts / self.scales[:, None]
+        scaled = member_scores / self.scales[:, None]
         if self.tanh_scale:
             scaled = np.tanh(self.tanh_scale * scaled) / self.tanh_scale
         total = (np.nan_to_num(scaled) * weights).sum(axis=-2)
@@ -224,14 +229,14 @@ class ScoreCombination:
             mean: NDArray[np.float64] = total / weights.sum(axis=-2)
         return mean + self.offset
 
-    def score_gradients(self, parts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return factors (n_members, n_scores) such that scores = Σ factors · parts + offset.
+    def score_gradients(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return factors (n_members, n_scores): scores = Σ factors · member_scores + offset.
 
-        A factor applies to all contributions to the score of a member. Factors of abstaining
-        members are 0.
+        The contributions to a member's score are multiplied by its factor, which is 0 for an
+        abstaining member.
         """
-        present = ~np.isnan(parts)
-        x = np.nan_to_num(parts) / self.scales[:, None]
+        present = ~np.isnan(member_scores)
+        x = np.nan_to_num(member_scores) / self.scales[:, None]
         transformed = np.tanh(self.tanh_scale * x) / self.tanh_scale if self.tanh_scale else x
         ratio = np.divide(transformed, x, out=np.ones_like(x), where=x != 0)
         weights = self.weights[:, None] * present
@@ -241,7 +246,7 @@ class ScoreCombination:
         return gradients
 
     def invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the scaled member score that a single member needs for these combined scores."""
+        """Return the scaled scores of a single member that give these combined scores."""
         mean = scores - self.offset
         if not self.tanh_scale:
             return mean
@@ -253,7 +258,7 @@ class ScoreCombination:
 
 
 def shrunk_weights(aucs: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
-    """Return weights of members, with sum 1, from their AUCs and the number of patients."""
+    """Return the weights of members, with sum 1, from their out-of-fold AUCs (n_members,)."""
     # For normal scores AUC = Φ(d'/√2), and d'² of independent members are additive.
     separability = ndtri(np.clip(aucs, _MIN_AUC, _MAX_AUC)) ** 2
     factor = _shrinkage_factor(n_patients)
@@ -264,5 +269,5 @@ def shrunk_weights(aucs: NDArray[np.float64], n_patients: int) -> NDArray[np.flo
 
 
 def _shrinkage_factor(n_patients: int) -> float:
-    """Return the weight (0 to 1) of estimates, given the number of patients they use."""
+    """Return the factor (0 to 1) by which estimates from this number of patients are shrunk."""
     return n_patients / (n_patients + _N_HALF_SHRINKAGE)

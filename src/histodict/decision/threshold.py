@@ -7,19 +7,19 @@ training images lies closest to the origin.
 
 Bimodality: `is_bimodal` tests the null hypothesis that scores form one group (Silverman, 1981). The
 density is smoothed with increasing width. The statistic t, the width in standard deviations at
-which the last local minimum vanishes, is large if there are two groups. A minimum counts if at
-least a tenth of the images lies on either side, so that outliers form no group. The hypothesis is
-rejected if t exceeds the 95 % quantile of samples of equal size from a normal distribution; heavy
-tails and skewed distributions have smaller t.
+which the last local minimum (valley) vanishes, is large if there are two groups. A minimum counts
+if at least a tenth of the images lies on either side, so that outliers form no group. The
+hypothesis is rejected if t exceeds the 95 % quantile of samples of equal size from a normal
+distribution; heavy tails and skewed distributions have smaller t.
 
-Adaptation: scores of other patients, stains or scanners are shifted by a common offset. If the
-scores of many new images form two groups, the midpoint of the groups is a threshold that needs no
-labels. The midpoint is biased if the classes are unbalanced. The threshold is therefore moved half
-the distance only, which preserves most of the gain and halves the bias.
+Adaptation: other patients, stains or scanners shift scores by a common offset. If the scores of
+many new images form two groups, the midpoint between them is a threshold that needs no labels. The
+midpoint is biased if the classes are unbalanced. The threshold is therefore moved only half the
+distance from 0 to the midpoint, which preserves most of the gain and halves the bias.
 
 Record of changes: accuracy on images that were used to choose the threshold does not estimate the
-accuracy on unseen patients. The model therefore stores every change, with a fingerprint of each
-image that was used or viewed.
+accuracy on unseen patients. The training record of a model (`training_info_`) therefore contains
+every change, with a fingerprint of each image that was used or viewed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..utils.files import sampled_digest
 from ..utils.text_io import pluralize
 from ..utils.validation import check_choice, check_kind, check_whole_number
 
-_TOLERANCE = 1e-9  # models store the threshold as a score, which converts back inexactly
+_TOLERANCE = 1e-9  # for rounding: models store the threshold as a score, not as a feature value
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class DecisionThreshold:
 
     Attributes
     ----------
-    kind : compared quantity: "patches" (size of a region), the name of an aggregator, or "score"
+    kind : compared quantity: "patches" (size of a region), an aggregator (its feature), or "score"
+    value : threshold
     higher_is_positive : whether larger values are positive
-    is_inclusive : whether the threshold itself is positive
+    is_inclusive : whether a value equal to the threshold is positive
     """
 
     kind: str
@@ -70,7 +71,7 @@ class DecisionThreshold:
         return asdict(self)
 
 
-MAX_MIN_PATCHES = 20
+MAX_MIN_PATCHES = 20  # maximum of the fitted minimum size of a region
 
 
 def describe_min_size(min_patches: int) -> str:
@@ -83,7 +84,7 @@ def describe_min_size(min_patches: int) -> str:
 def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_]) -> float:
     """Return the margin threshold with the largest sum of sensitivity and specificity.
 
-    The threshold is the midpoint of two margins, or 0 if all patches have the same class.
+    The threshold is the midpoint between two margins, or 0 if all patches are of one class.
 
     Parameters
     ----------
@@ -105,25 +106,25 @@ def fit_margin_threshold(margins: NDArray[np.float32], truth: NDArray[np.bool_])
 
 
 @dataclass(frozen=True)
-class LargestRegion:
+class LargestRegionSizes:
     """Sizes of the largest true and false positive regions of a training image, in patches.
 
     Attributes
     ----------
-    true_positive : size of the largest region that overlaps a true region; None if there is no true
-        region
-    false_positive : size of the largest region that overlaps none; None if all tissue is true
-        region
+    true_positive_size : size of the largest predicted region that overlaps a true region; None if
+        the image has no true region
+    false_positive_size : size of the largest predicted region that overlaps no true region; None if
+        all tissue is in true regions
     """
 
-    true_positive: int | None
-    false_positive: int | None
+    true_positive_size: int | None
+    false_positive_size: int | None
 
 
-def match_regions(
+def measure_largest_regions(
     positive: NDArray[np.bool_], truth: NDArray[np.bool_], tissue: NDArray[np.bool_]
-) -> LargestRegion:
-    """Return the sizes of the largest regions that overlap true patches and that do not.
+) -> LargestRegionSizes:
+    """Return the sizes of the largest true and false positive regions of an image.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def match_regions(
     is_hit = np.zeros(len(sizes) + 1, bool)
     is_hit[np.unique(region_labels[truth])] = True
     hits, others = sizes[is_hit[1:]], sizes[~is_hit[1:]]
-    return LargestRegion(
+    return LargestRegionSizes(
         int(hits.max(initial=0)) if truth.any() else None,
         int(others.max(initial=0)) if (tissue & ~truth).any() else None,
     )
@@ -143,17 +144,19 @@ def match_regions(
 
 @dataclass(frozen=True)
 class SizeCurve:
-    """False negative and false positive rates for m = 1 … 20."""
+    """False negative and false positive rates, (20,), for a minimum region size m of 1 … 20."""
 
     false_negative_rate: NDArray[np.float64]
     false_positive_rate: NDArray[np.float64]
 
     @classmethod
-    def from_regions(cls, findings: Sequence[LargestRegion]) -> SizeCurve:
-        """Return the rates over training images with regions and without; both are required."""
-        hits = np.array([f.true_positive for f in findings if f.true_positive is not None])
+    def from_regions(cls, findings: Sequence[LargestRegionSizes]) -> SizeCurve:
+        """Return the rates over training images, some with and some without true regions."""
+        hits = np.array(
+            [f.true_positive_size for f in findings if f.true_positive_size is not None]
+        )
         false_alarms = np.array(
-            [f.false_positive for f in findings if f.false_positive is not None]
+            [f.false_positive_size for f in findings if f.false_positive_size is not None]
         )
         for name, values in (("with", hits), ("without", false_alarms)):
             if len(values) == 0:
@@ -195,7 +198,7 @@ _FIELD_TYPES = {
 
 
 def fingerprint(image: Path) -> str:
-    """Return a short digest of the content of an image; empty if it cannot be read."""
+    """Return a short digest of the content of an image file; empty if it cannot be read."""
     return sampled_digest(image)[:_FINGERPRINT_LENGTH]
 
 
@@ -204,9 +207,10 @@ def with_change(training: Mapping[str, Any], source: str, **values: Any) -> dict
 
     Parameters
     ----------
+    training : training record of the model
     source : "manual", "adapted", "refit" or "atoms"
-    values : entries of the change: `previous` and `value`, the threshold before and after; `shift`,
-        the decrease of scores by the change; `n_images`, and others
+    values : entries of the change, keys of `_FIELD_TYPES`: `previous` and `value`, the threshold
+        before and after; `shift`, the amount that the change subtracts from scores; and others
     """
     defaults = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
     change = {"source": source, "date": date.today().isoformat()} | defaults | values
@@ -214,7 +218,7 @@ def with_change(training: Mapping[str, Any], source: str, **values: Any) -> dict
 
 
 def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
-    """Return a training record that lists these images with the last change of the threshold."""
+    """Return a training record with the fingerprints of images added to the last change."""
     if not changes(training):
         raise ValueError(
             "the decision rule of this model was not changed, so there is nothing to record"
@@ -228,23 +232,23 @@ def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> di
 def with_new_changes(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the record of an ensemble, with new changes of the record of one estimator."""
+    """Return the training record of an ensemble with the changes in `after`, not in `before`."""
     new = changes(after)[len(changes(before)) :]
     return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
 
 
 def changes(training: Mapping[str, Any]) -> list[Record]:
-    """Return all changes of the decision since training, oldest first."""
+    """Return all changes of the decision in a training record, oldest first."""
     return list(training.get("tuning", []))
 
 
 def image_fingerprints(images: Iterable[object]) -> list[str]:
-    """Return the sorted fingerprints of image files, without in-memory images."""
+    """Return the sorted fingerprints of image files; in-memory images are omitted."""
     return sorted({fingerprint(path) for path in images if isinstance(path, Path)} - {""})
 
 
 def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return the number of images that the model was trained on, without missing files."""
+    """Return how many of these images the model was trained on; missing files do not count."""
     known: set[str] = set()
     while training:
         known |= set(training.get("images", ()))
@@ -253,19 +257,19 @@ def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int
 
 
 def count_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return the number of images that the model was tuned on, without missing files."""
+    """Return how many of these images a change was tuned on; missing files do not count."""
     known = {image for change in changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def total_shift(training: Mapping[str, Any]) -> float | None:
-    """Return the total decrease of scores by changes since training; None if not constant."""
+    """Return the total that changes subtract from scores; None if it depends on the image."""
     shifts = [change["shift"] for change in changes(training)]
     return None if None in shifts else float(sum(shifts))
 
 
 def original_threshold(training: Mapping[str, Any]) -> float | None:
-    """Return the threshold before manual changes; None if there are none, or others too."""
+    """Return the threshold before manual changes; None without changes, or after other changes."""
     record = changes(training)
     is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
     return record[0]["previous"] if is_known else None
@@ -290,7 +294,7 @@ def _describe(change: Record) -> str:
 
 
 def check_tuning(changes: object) -> None:
-    """Raise an error unless `changes` is a valid list of changes of the decision."""
+    """Raise ValueError unless `changes` is a valid list of changes of the decision."""
     if not isinstance(changes, list):
         raise ValueError("training: tuning must be a list")
     for change in changes:
@@ -304,13 +308,13 @@ def check_tuning(changes: object) -> None:
 ERROR_RATE = 0.05
 _MIN_FRACTION = 0.1
 _N_DRAWS = 1000
-_MAX_IMAGES = 1000  # size of a simulated set; t is slightly smaller for larger ones
+_MAX_IMAGES = 1000  # maximum size of a simulated sample; t is slightly smaller for larger samples
 _HISTOGRAM_RANGE, _N_BINS = 5.0, 256  # standard deviations to either side of the median
 _WIDTHS = np.geomspace(1.5, 0.08, 60)
 
 
 def is_bimodal(scores: NDArray[np.float64]) -> bool:
-    """Return whether scores (n_images,) form two groups, with a type I error rate of 5 %."""
+    """Return whether scores (n_images,) form two groups, tested at the 5 % level."""
     if np.ptp(scores) == 0:
         return False
     width = _closing_widths(_spread_ties(scores)[None])[0]
@@ -318,7 +322,7 @@ def is_bimodal(scores: NDArray[np.float64]) -> bool:
 
 
 def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sorted scores with tied values spread evenly towards the neighbouring values.
+    """Return sorted scores, with tied scores spread evenly around their value.
 
     Fractions of few patches are multiples of one number; gaps between them do not separate groups.
     Scores with only two or three distinct values count as one group.
@@ -334,12 +338,13 @@ def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=100)
 def _critical_width(n_images: int) -> float:
+    """Return the 95 % quantile of t for samples from a normal distribution."""
     draws = np.random.default_rng(0).normal(size=(_N_DRAWS, n_images))
     return float(np.quantile(_closing_widths(draws), 1 - ERROR_RATE))
 
 
 def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the statistic t of each set of scores (n_sets, n_images); 0 without a minimum."""
+    """Return t of each set of scores (n_sets, n_images); 0 if the density has no valley."""
     counts = _histograms(scores)
     widths = np.zeros(len(scores))
     for width in _WIDTHS:  # decreasing, so the first valley found is the last to close
@@ -369,7 +374,7 @@ def _smoothing_matrix(width: float) -> NDArray[np.float64]:
 
 
 def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whether each density (n_sets, n_bins) has a local minimum between two groups."""
+    """Return whether each density (n_sets, n_bins) has a valley between two groups."""
     cumulative = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
     inner = density[:, 1:-1]
     is_minimum = (inner <= density[:, :-2]) & (inner < density[:, 2:])
@@ -379,11 +384,11 @@ def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray((is_minimum & separates_groups).any(axis=1))
 
 
-MIN_IMAGES = 10
+MIN_IMAGES = 10  # minimum number of images for an adaptation
 
 
 def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
-    """Return half the midpoint of two groups of scores (n_images,), whose threshold is 0."""
+    """Return the adapted threshold of scores (n_images,): half the midpoint of two groups."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
             f"{len(scores)} images with tissue are too few to adapt the threshold; use at "
@@ -409,8 +414,8 @@ class ThresholdAdaptation:
 
     Attributes
     ----------
-    groups : number of images below and above the midpoint of the two groups
-    n_moved : number of images whose prediction changes (images without tissue are not counted)
+    groups : numbers of images below and above the midpoint of the two groups
+    n_moved : number of images whose prediction changes; images without tissue are not counted
     """
 
     groups: tuple[int, int]
@@ -418,13 +423,13 @@ class ThresholdAdaptation:
 
     @classmethod
     def from_scores(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
-        """Return the effect of `unlabelled_threshold` on scores with threshold 0."""
+        """Return the effect of a threshold from `unlabelled_threshold` on scores; ignore NaN."""
         known = np.array([score for score in scores if not np.isnan(score)])
         n_above = int((known > 2 * threshold).sum())  # the threshold is half the midpoint
         n_moved = int(((known > 0) != (known > threshold)).sum())
         return cls((len(known) - n_above, n_above), n_moved)
 
     @property
-    def one_is_small(self) -> bool:
+    def has_small_group(self) -> bool:
         """Whether one group is so small that all images may belong to one class."""
         return min(self.groups) < sum(self.groups) / 5

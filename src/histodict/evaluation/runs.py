@@ -120,7 +120,7 @@ def run_tasks(
     jobs = [runs[index] for index in missing]
     run = partial(_run_single_threaded, cache)
     new_results = (
-        execution.executor.map(run, jobs, lost=str)
+        execution.executor.map(run, jobs, on_worker_death=str)
         if execution.executor
         else _run_parallel(run, jobs, execution)
     )

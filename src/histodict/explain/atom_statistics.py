@@ -1,11 +1,11 @@
 """Statistics of atoms: usage, discrimination of the classes, site confounding and stability.
 
 The unit of the statistics is the patient. The usage of an atom in a patient is the fraction of the
-patient's patches that use it; a patient with images of two classes counts in both. The variance
-between patients or slides is computed from images.
+patient's patches that use the atom; a patient with images of two classes is a unit of both. The
+variance between patients or slides is computed from images.
 
-Stability is measured by repeated training with other seeds or on other patients. It is the largest
-|cos| of an atom with the atoms of the same class in the new dictionary, averaged over the
+Stability is measured by repeated training with other seeds or on half of the patients. It is the
+largest |cos| of an atom with the atoms of the same class in the new dictionary, averaged over the
 trainings; 1 means identical atoms.
 """
 
@@ -53,9 +53,9 @@ class AtomStability:
 
     Attributes
     ----------
-    seeds, halves : (n_atoms,), |cos| with the most similar atom after training with other seeds,
-        and on halves of the patients; mean over the trainings
-    matched_seeds, matched_halves : means of |cos| over all atoms if they are matched one to one
+    seeds, halves : (n_atoms,), |cos| with the most similar atom after training with other seeds, or
+        on halves of the patients; mean over the trainings
+    matched_seeds, matched_halves : mean |cos| over the atoms if they are matched one to one
     n_trainings : number of trainings of each kind
     """
 
@@ -78,8 +78,8 @@ def measure_stability(
     Parameters
     ----------
     model, manifest : model whose atoms are compared, and its training images
-    n_trainings : number of trainings of each kind
-    train : train(seed, images), returns a model of the same recipe
+    n_trainings : number of trainings with other seeds, and of trainings on halves
+    train : function (seed, images) that trains a model of the same recipe
     """
     rng = np.random.default_rng(model.random_state)
     runs: dict[str, list[tuple[NDArray[np.float64], float]]] = {"seeds": [], "halves": []}
@@ -88,7 +88,7 @@ def measure_stability(
         seed = model.random_state + 1 + index
         runs["seeds"].append(_compare(model, train(seed, manifest)))
         callback(Progress("stability", 2 * index + 1, 2 * n_trainings))
-        half = train(model.random_state, _half(manifest, rng))
+        half = train(model.random_state, _select_half(manifest, rng))
         runs["halves"].append(_compare(model, half))
     callback(Progress("stability", 2 * n_trainings, 2 * n_trainings))
     seeds, halves = (np.mean([best for best, _ in runs[key]], axis=0) for key in runs)
@@ -99,7 +99,7 @@ def measure_stability(
 
 
 def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
-    """Return each reference atom's largest |cos|, and the mean |cos| of a one-to-one matching."""
+    """Return largest |cos| of each reference atom, and mean |cos| of a one-to-one matching."""
     (D, classes), (E, other_classes) = _unprojected_atoms(reference), _unprojected_atoms(other)
     best, matched = np.zeros(len(D)), np.zeros(len(D))
     for class_index in np.unique(classes):
@@ -110,7 +110,7 @@ def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
 
 
 def _unprojected_atoms(model: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the atoms in the space of the unprojected features, and their classes."""
+    """Return the atoms in the space of the features before projection, and their classes."""
     atoms, projection = model.model_.atoms(), model.model_.projection_
     D = np.asarray(atoms.D, np.float64)
     if projection:  # whitened components are not orthogonal
@@ -118,8 +118,8 @@ def _unprojected_atoms(model: Any) -> tuple[NDArray[np.float64], NDArray[np.int6
     return D, atoms.classes
 
 
-def _half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
-    """Return the images of half of the patients of each class, at least one."""
+def _select_half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
+    """Return the images of a random half of the patients of each class, rounded up."""
     chosen: set[str] = set()
     for name in sorted({record.label for record in manifest.records}):
         patients = sorted({r.patient for r in manifest.records if r.label == name})
@@ -133,8 +133,8 @@ def _half(manifest: Manifest, rng: np.random.Generator) -> Manifest:
 
 
 # Criteria for site confounding of an atom (docs/concepts.md).
-MAX_SITE_P_VALUE = 0.02  # of the permutation test over all atoms
-MAX_ATOM_P_VALUE = 0.05  # adjusted, see `metrics.confounding.ConfoundingTest`
+MAX_SITE_P_VALUE = 0.02  # p-value of the permutation test over all atoms
+MAX_ATOM_P_VALUE = 0.05  # adjusted p-value, see `metrics.confounding.ConfoundingTest`
 MIN_SITE_VARIANCE_SHARE = 0.25  # of the variance of usage between patients of a class
 
 
@@ -153,23 +153,23 @@ class AtomStatistics:
     Attributes
     ----------
     atom : index of the atom in the dictionary
-    label : CLASS:NUMBER
+    label : label CLASS:NUMBER
     class_name : class of the atom
-    name, group, artefact, disabled : annotations by the user
-    digest : identifies the atom across models
-    fractions : for each class, the fraction of its patches that use the atom
+    name, group, artefact, disabled : annotations by the user, see `AtomAnnotation`
+    digest : digest of the atom, which identifies it across models
+    fractions : for each class, the fraction of the patches that use the atom
     n_patients, of_patients : number of patients with a patch that uses the atom, and of all
         patients
     auc, auc_low, auc_high : AUC of the usage per patient for the class of the atom against the
         others, with a 95 % interval from a bootstrap of patients
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
-    top_patient : largest fraction of the usage in the atom's class that comes from one patient
+    top_patient : largest fraction of the usage in the atom's class that is due to one patient
     site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`; the last is
         one number for all atoms
-    site, site_excess : site with the highest usage relative to other sites of a class, and the
-        difference
-    seeds, halves : see `AtomStability`
+    site, site_excess : site whose usage exceeds that of other sites of the same class most, and the
+        difference of the mean usages
+    seeds, halves : stability, see `AtomStability`
     is_site_confounded : whether the atom meets the criteria of docs/concepts.md
     """
 
@@ -223,9 +223,9 @@ class AtomStatistics:
 
 @dataclass(frozen=True)
 class _Units:
-    """Patients or images of one class: usage and mean weights (n_units, n_atoms).
+    """Units of the statistics: usage and mean codes of the atoms, (n_units, n_atoms).
 
-    Each unit has a class index and the record of one of its images.
+    A unit is a patient in a class, or an image. It has a class index and the record of an image.
     """
 
     usage: NDArray[np.float64]
@@ -242,7 +242,7 @@ class _Units:
         return self.groups(_patient)
 
     def select(self, is_known: Callable[[ImageRecord], Any]) -> _Units:
-        """Return the units for whose record `is_known` returns a true value."""
+        """Return the units of the records for which `is_known` returns a true value."""
         rows = [row for row, record in enumerate(self.records) if is_known(record)]
         arrays = (self.usage[rows], self.weights[rows], self.classes[rows])
         return _Units(*arrays, [self.records[row] for row in rows])
@@ -275,11 +275,12 @@ def compute_atom_statistics(
     ----------
     atoms, notes : atoms of the model, and their annotations
     gallery, labels : sample of patches of the records, and the label of each patch
+    records, classes : images of the sample, and class names
     stability : similarity to the atoms of repeated trainings; None if it was not measured
     """
     patient_of_record = np.unique([_patient(r) for r in records], return_inverse=True)[1]
-    units = _units(gallery, labels, records, classes, patient_of_record)
-    images = _units(gallery, labels, records, classes, np.arange(len(records)))
+    units = _collect_units(gallery, labels, records, classes, patient_of_record)
+    images = _collect_units(gallery, labels, records, classes, np.arange(len(records)))
     aucs = [
         auc_per_feature(units.usage, units.classes == class_index, units.patients)
         for class_index in range(len(classes))
@@ -287,17 +288,17 @@ def compute_atom_statistics(
     with_site = units.select(_site)
     transforms = (arcsine_sqrt(with_site.usage), with_site.weights)
     test = confounding_test(transforms, with_site.classes, with_site.groups(_site))
-    is_confounded = _site_confounded(test)
-    variance_shares = _confounding_by_level(with_site, images)
+    is_confounded = _select_site_confounded(test)
+    variance_shares = _variance_shares_by_level(with_site, images)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
     fractions = gallery.fractions(groups, len(classes) + 1)
-    n_patients_using = _patients_using(units)
+    n_patients_using = _count_patients_using(units)
     n_patients = len(np.unique(units.patients))
     result = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
         class_index, note = int(atoms.classes[atom]), notes.get(atom)
-        site, excess = _top_site(with_site, atom)
+        site, excess = _find_top_site(with_site, atom)
         result.append(
             AtomStatistics(
                 atom=atom,
@@ -332,10 +333,11 @@ def compute_atom_statistics(
     return result
 
 
-def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
+def _select_site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
     """Return the mask (n_atoms,) of site-confounded atoms.
 
-    It is empty if the test of all atoms is not significant; else it has the atom of the largest η².
+    No atom is selected if the test of all atoms is not significant; otherwise at least the atom
+    with the largest η² is.
     """
     if not test.p_value <= MAX_SITE_P_VALUE:
         return np.zeros(len(test.variance_fractions), bool)
@@ -345,11 +347,11 @@ def _site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
     return flagged
 
 
-def _confounding_by_level(with_site: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
-    """Return by level ("site", "patient", "slide") the variance fraction, low, high (3, n_atoms).
+def _variance_shares_by_level(with_site: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
+    """Return the variance share and its limits (low, high) of each level, (3, n_atoms).
 
-    Sites are compared within a class over patients, patients within a class over images, and slides
-    within a patient and class over images.
+    Levels are "site" (sites compared within a class, over patients), "patient" (patients within a
+    class, over images) and "slide" (slides within a patient and class, over images).
     """
     with_slide = images.select(_slide)
     patient_class_pairs = [
@@ -368,19 +370,19 @@ def _confounding_by_level(with_site: _Units, images: _Units) -> dict[str, NDArra
     return result
 
 
-def _units(
+def _collect_units(
     gallery: PatchSample,
     labels: Sequence[str],
     records: Sequence[ImageRecord],
     classes: Sequence[str],
     unit_of_record: NDArray[Any],
 ) -> _Units:
-    """Collect units from patches with known labels; `unit_of_record` maps the records."""
+    """Collect units from labelled patches; `unit_of_record` is the patient or image index."""
     known = np.flatnonzero([label in classes for label in labels])
     class_indices = np.array([classes.index(labels[patch]) for patch in known.tolist()], np.int64)
     keys = unit_of_record[gallery.images[known]] * len(classes) + class_indices
     unit_keys, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    selected = gallery.at(known)
+    selected = gallery.select(known)
     usage, weights = (
         mean(groups, len(unit_keys)) for mean in (selected.fractions, selected.mean_weights)
     )
@@ -388,7 +390,8 @@ def _units(
     return _Units(usage, weights, class_indices[first], unit_records)
 
 
-def _patients_using(units: _Units) -> NDArray[np.int64]:
+def _count_patients_using(units: _Units) -> NDArray[np.int64]:
+    """Return the number of patients with a patch that uses each atom, (n_atoms,)."""
     patients = units.patients
     using = np.zeros((int(patients.max(initial=-1)) + 1, units.usage.shape[1]), bool)
     for unit, patient in enumerate(patients.tolist()):
@@ -398,13 +401,13 @@ def _patients_using(units: _Units) -> NDArray[np.int64]:
 
 
 def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> float:
-    """Return the largest fraction of the usage in a class that one patient contributes."""
+    """Return the largest fraction of an atom's usage in a class that is due to one patient."""
     usage = units.usage[units.classes == class_index, atom]
     return float(usage.max() / usage.sum()) if usage.sum() > 0 else np.nan
 
 
-def _top_site(units: _Units, atom: int) -> tuple[str, float]:
-    """Return the site with the largest excess usage over other sites of the same class."""
+def _find_top_site(units: _Units, atom: int) -> tuple[str, float]:
+    """Return the site of the largest excess usage over other sites of a class, and the excess."""
     best, best_site = 0.0, ""
     sites = np.array([_site(record) for record in units.records])
     for class_index in np.unique(units.classes):
@@ -418,7 +421,7 @@ def _top_site(units: _Units, atom: int) -> tuple[str, float]:
     return best_site, best
 
 
-_MIN_PATCHES_PER_IMAGE = 200  # per image: the statistics count patients
+_MIN_PATCHES_PER_IMAGE = 200  # of the sample, as usage is measured for each patient
 
 
 @dataclass(frozen=True)
@@ -427,10 +430,10 @@ class AtomReportData:
 
     Attributes
     ----------
-    gallery, labels : sample of patches and their labels
-    classes : most used atoms of each class
-    statistics : statistics of all atoms
-    flagged : site-confounded atoms by class, in the order of their largest variance fraction
+    atoms, gallery, labels : atoms of the model, sample of patches, and label of each patch
+    classes : usage of the most used atoms of each class
+    statistics, stability : statistics of all atoms, and stability if it was measured
+    flagged : site-confounded atoms of each class; classes by decreasing maximum variance fraction
     """
 
     atoms: AtomTable
@@ -450,11 +453,8 @@ class AtomReportData:
         n_atoms: int,
         stability: AtomStability | None = None,
     ) -> AtomReportData:
-        """Compute the report of a model from a sample of patches of the records.
-
-        It contains at most `n_atoms` atoms per class.
-        """
-        atoms, labels = _atoms(model), patch_labels(model, gallery, records)
+        """Compute the report of a model, with up to `n_atoms` atoms per class, from `gallery`."""
+        atoms, labels = _get_atoms(model), patch_labels(model, gallery, records)
         patients, names = patient_indices(records), model.class_names_
         shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
         notes = model.model_.atom_annotations
@@ -472,7 +472,7 @@ class AtomReportData:
 
     @property
     def confounding(self) -> list[AtomStatistics]:
-        """Site-confounded atoms by decreasing variance fraction."""
+        """Statistics of the site-confounded atoms, by decreasing variance fraction."""
         confounded = [each for each in self.statistics if each.is_site_confounded]
         return sorted(confounded, key=lambda each: -each.site_variance_fraction)
 
@@ -482,13 +482,13 @@ def atom_statistics(
 ) -> list[AtomStatistics]:
     """Return statistics of every atom of a model, from patches of labelled images.
 
-    docs/concepts.md describes how each is measured; `row()` returns a table row.
+    docs/concepts.md defines the statistics; the method `row` returns a table row.
 
     Parameters
     ----------
     model : fitted model with atoms; the first member of an ensemble is used
     images : labelled images as `fit` takes them, such as the training images
-    stability : number of trainings with other seeds, and on halves of the patients
+    stability : number of trainings with other seeds, and of trainings on halves of the patients
     callback : receives the progress
 
     Returns
@@ -519,11 +519,11 @@ def collect_atom_report(
     model, manifest : fitted model with atoms, and labelled images to sample patches from
     n_atoms : maximum number of atoms per class
     cache : cache folder of the training, which may contain encoder features
-    n_trainings : number of trainings with other seeds, and on halves of the patients
+    n_trainings : number of trainings with other seeds, and of trainings on halves of the patients
     """
     check_whole_number("atoms", n_atoms, 1)
     check_whole_number("stability", n_trainings, 0)
-    _atoms(model)
+    _get_atoms(model)
     records, pipeline = manifest.records, copy(model.model_)
     pipeline.cache = ArrayCache(cache) if cache else model.model_.cache
     n_patches = max(N_PATCHES, _MIN_PATCHES_PER_IMAGE * len(records))
@@ -543,9 +543,9 @@ def confounded_atoms_of_members(
     cache: Path | None = None,
     callback: Callback = no_callback,
 ) -> dict[int, list[AtomStatistics]]:
-    """Return the site-confounded atoms of the other ensemble members, by member number from 1.
+    """Return the site-confounded atoms of ensemble members, by member number, counted from 1.
 
-    The member with the number `excluded_member` and members without atoms are omitted.
+    The member `excluded_member` and members without atoms are omitted.
     """
     sites = {record.site for record in manifest.records if record.site}
     if model.n_estimators_ == 1 or len(sites) < 2:
@@ -561,7 +561,7 @@ def confounded_atoms_of_members(
 
 
 def _retrain(model: Model, cache: Path | None, seed: int, manifest: Manifest) -> Model:
-    """Train a model with the recipe of `model` and another seed on these images."""
+    """Return a model with the recipe of `model`, trained with this seed on these images."""
     region = model.class_names_[1] if model.finds_regions else None
     plan, n_jobs = Plan(model.recipe), model.n_jobs
     new = plan.build_model(region=region, random_state=seed, n_jobs=n_jobs, cache=cache)
@@ -591,7 +591,7 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
     return {"n_patches": len(report.labels), "classes": classes} | statistics
 
 
-def _atoms(model: Model) -> AtomTable:
+def _get_atoms(model: Model) -> AtomTable:
     """Return the atoms of the model; raise ValueError if it has none."""
     atoms = model.model_.atoms()
     if atoms is None:

@@ -24,41 +24,44 @@ class AtomActivity:
 
     Attributes
     ----------
-    patch_statistics : usage and weights of the atoms, averaged over the patches
-    usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use the atom
-    tissue : (rows, columns), cells with patches
-    total : for atoms that share a name, the fraction of the patches that use any of them
+    patch_statistics : mean statistics of the atoms over the patches
+    usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use each atom
+    tissue : (rows, columns), mask of the cells with patches
+    group_usage : for each tuple of atoms of one name, fraction of patches that use at least one
     """
 
     patch_statistics: AtomReference
     usage_map: NDArray[np.float32]
     tissue: NDArray[np.bool_]
-    total: dict[tuple[int, ...], float] = field(default_factory=dict)
+    group_usage: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 class CoarseActivityMap:
-    """Fraction of the patches in each cell of a coarse grid that use each atom."""
+    """Counter of the patches in each cell of a coarse grid that use each atom.
+
+    `shape` is the number of rows and columns of patches.
+    """
 
     def __init__(self, shape: tuple[int, ...], n_codes: int) -> None:
         self._step = max(1, -(-max(shape) // _MAP_SIZE))
         self._shape = tuple(-(-side // self._step) for side in shape)
-        self._users = np.zeros((n_codes, *self._shape), np.float32)
-        self._patches = np.zeros(self._shape, np.float32)
+        self._usage_counts = np.zeros((n_codes, *self._shape), np.float32)
+        self._patch_counts = np.zeros(self._shape, np.float32)
 
     def add(self, positions: NDArray[np.int64], codes: csr_array) -> None:
-        """Add patches with positions (n, 2), rows and columns, and codes (n, n_codes)."""
+        """Add patches with positions (row, column), (n, 2), and codes (n, n_codes)."""
         rows, columns = (positions // self._step).T
-        np.add.at(self._patches, (rows, columns), 1)
+        np.add.at(self._patch_counts, (rows, columns), 1)
         used = codes.tocoo()
         patches, atoms = used.coords if hasattr(used, "coords") else (used.row, used.col)
         is_used = used.data != 0
         patches, atoms = patches[is_used], atoms[is_used]
-        np.add.at(self._users, (atoms, rows[patches], columns[patches]), 1)
+        np.add.at(self._usage_counts, (atoms, rows[patches], columns[patches]), 1)
 
     def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return the fractions (n_codes, rows, columns), and which cells have patches."""
-        fractions = self._users / np.maximum(self._patches, 1)
-        return fractions.astype(np.float32), self._patches > 0
+        """Return the fractions (n_codes, rows, columns), and the mask of cells with patches."""
+        fractions = self._usage_counts / np.maximum(self._patch_counts, 1)
+        return fractions.astype(np.float32), self._patch_counts > 0
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,17 @@ class ConceptContribution:
 
     Attributes
     ----------
-    name : name given by the user, else the label of the atom
+    name : name given by the user, or the label of the atom
     class_name : class of the atoms; empty for a whole model and for atoms of several classes
     contribution : (n_scores,), contribution to the scores
     usage : fraction of the patches that use the concept; None for a whole model
-    reference_usage, reference_contribution : for each class, the values of its training patches
-    usage_map : (rows, columns), fraction of the patches that use it; NaN on background
+    reference_usage, reference_contribution : for each class, the means over its training patches
+    usage_map : (rows, columns), fraction of the patches that use the concept; NaN on background
     group, artefact, is_named : annotations by the user: group of the atoms, whether they are
         artefacts, and whether they have a name
     atoms, sign : atom indices, the most used first, and the sign of the weights of the first
     member, of_ensemble : index of the model, and whether it is a member of an ensemble
-    no_atoms_reason : why a whole model is not divided into concepts; empty for a concept
+    no_atoms_reason : reason why a whole model has no concepts; empty for a concept
     """
 
     name: str
@@ -103,14 +106,14 @@ class ConceptContribution:
 
     @property
     def quoted(self) -> str:
-        """Name for use within a sentence, in quotation marks if given by the user."""
+        """Name for use in a sentence, in quotation marks if the user gave it."""
         name = f"“{self.name}”" if self.is_named else self.name
         return f"{name} of base model {self.member + 1}" if self.of_ensemble else name
 
     def describe_reference(self, name: str) -> str:
-        """Return the reference usage of class `name` as text.
+        """Return the reference usage of the class `name` as text; "" if it is unknown.
 
-        The usage of several atoms together is only known up to an upper bound, "at most …".
+        For several atoms only an upper bound is known, which is written as "at most …".
         """
         if name not in self.reference_usage:
             return ""
@@ -119,7 +122,7 @@ class ConceptContribution:
 
 @dataclass(frozen=True)
 class MemberContribution:
-    """Contribution of one ensemble member, with its index and description."""
+    """Contribution (n_scores,) of an ensemble member, and index and description of the member."""
 
     member: int
     name: str
@@ -132,22 +135,24 @@ ContributionFunction = Callable[[AtomReference], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class ScoreContributions:
-    """Scores of one model and the contributions of its atoms, before multiplication by `factor`.
+    """Scores of a model and contributions of its atoms, before multiplication by `factor`.
 
     Attributes
     ----------
-    model : model that gives the scores
+    model : model that computes the scores
     scores : (n_scores,), scores of the image
-    activity, parts : atom usage and contributions (n_scores, n_codes); None without atoms
-    reference : for each class, the contributions in its training patches; empty without atoms
-    factor : (n_scores,), weight of this model in the ensemble score
+    activity : statistics of the atoms in the image; None without atoms
+    by_atom : (n_scores, n_codes), contributions of the atoms; None without atoms
+    reference : for each class, the mean contributions (n_scores, n_codes) in its training patches;
+        empty without atoms
+    factor : (n_scores,), factor of this model in the ensemble score
     member : index of the model in the ensemble
     """
 
     model: ImagePipeline
     scores: NDArray[np.float64]
     activity: AtomActivity | None = None
-    parts: NDArray[np.float64] | None = None
+    by_atom: NDArray[np.float64] | None = None
     reference: list[NDArray[np.float64]] = field(default_factory=list)
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
     member: int = 0
@@ -171,20 +176,20 @@ class ScoreContributions:
 class ActivityRecorder(PatchRecorder):
     """Recorder of the scores of an image and the activity of each atom in its patches.
 
-    Codes and contributions are in memory until the last chunk of the image, as the weights of
-    patches depend on the whole map.
+    Codes and contributions stay in memory until the last chunk of the image has been added, as the
+    weights of patches depend on the whole map.
 
     Parameters
     ----------
     model : ImagePipeline
         Model whose patches are recorded.
     select : callable, optional
-        Returns from a patch map which of its patches count. By default, all with tissue.
+        Function from a patch map to the mask of patches that count; by default, `has_tissue`.
 
     Attributes
     ----------
     image_scores : ImageScores or None
-        Result for the image; None if the image could not be scored.
+        Scores of the image; None unless it could be scored.
     activity : AtomActivity or None
         Activity of the atoms; None without atoms or tissue.
     """
@@ -233,22 +238,22 @@ class ActivityRecorder(PatchRecorder):
         self.activity = AtomActivity(sums.mean(), *activity_map.fractions(), group_usage)
 
     def contributions(
-        self, scores: NDArray[np.float64], parts: ContributionFunction
+        self, scores: NDArray[np.float64], contribution_function: ContributionFunction
     ) -> ScoreContributions:
         """Return the contributions to `scores` in the image and in the reference of each class.
 
-        `parts` computes the contributions of the atoms from their statistics.
+        `contribution_function` computes the contributions of atoms from their statistics.
         """
         model = self._model
         if self.activity is None:
             return ScoreContributions(model, scores)
-        reference = [parts(class_parts).copy() for class_parts in model.class_reference_]
-        for class_parts in reference:
-            class_parts[:, list(model.classifier_.disabled_atoms_)] = 0
-        in_image = parts(self.activity.patch_statistics)
+        reference = [contribution_function(each).copy() for each in model.class_reference_]
+        for contributions in reference:
+            contributions[:, list(model.classifier_.disabled_atoms_)] = 0
+        in_image = contribution_function(self.activity.patch_statistics)
         return ScoreContributions(model, scores, self.activity, in_image, reference)
 
 
 def has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches with tissue."""
+    """Return the mask (rows, columns) of the patches on tissue."""
     return patch_map.predicted_classes != NO_TISSUE

@@ -1,13 +1,14 @@
 """Concepts learnt without labels: dictionary, usage per image, linear classifier and files.
 
 One dictionary is learnt from patch features of many images, about the same number from each
-(`dictionaries.online`). Every patch is then encoded with at most 8 atoms. The usage of an image is
-the fraction of its patches that use each atom, and the mean positive and negative weight of each.
+(`dictionaries.online`); its atoms are the concepts. Every patch is encoded with at most 8 atoms.
+The usage of an image is the fraction of its patches that use each atom, and the mean positive and
+negative weight of each atom.
 
-A few labelled images are enough to fit linear classifiers on the usage, whose scores are sums over
-concepts:
+A few labelled images are enough to fit a linear classifier on the mean weights, whose scores are
+sums over concepts:
 
-    score = bias + Σ_k c_k      c_k = contribution of concept k, both signs added
+    score = bias + Σ_k c_k      c_k = contribution of concept k, of positive and negative weights
 
 The usage is centred and scaled by one factor for all features, because the standard deviations of
 single features over few images are unreliable. The classifier is a ridge logistic regression with
@@ -39,7 +40,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ..datasets.record import ImageRecord, read_csv_rows
 from ..datasets.survey import content_order
-from ..decision.aggregation import n_scores
+from ..decision.aggregation import count_scores
 from ..dictionaries.atoms import normalize
 from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
@@ -59,7 +60,7 @@ from ..utils.validation import check_whole_number
 
 _FORMAT_VERSION = 3  # increased when the computation of concepts or usage changes
 N_NONZERO = 8  # maximum number of atoms per patch
-_MAX_VECTORS, _MAX_PER_IMAGE = 40_000, 1_000  # training vectors, which are held in memory
+_MAX_VECTORS, _MAX_PER_IMAGE = 40_000, 1_000  # training vectors, which are all in memory
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ConceptUsage:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Features of the classifier, (n_images, 2·n_atoms): positive, then negative weights."""
+        """Features of `ConceptClassifier`, (n_images, 2·n_atoms): positive, then negative."""
         return np.concatenate([self.positive, self.negative], axis=1)
 
 
@@ -92,8 +93,8 @@ class ConceptDictionary:
     ----------
     centre : (n_features,), mean of the training vectors
     atoms : (n_atoms, n_features)
-    axes : (n_atoms,), axis of each atom
-    recurrence : (n_atoms,), |cos| with its match in dictionaries of half of the patients
+    axes : (n_atoms,), index of the axis of each atom, see `dictionaries.online`
+    recurrence : (n_atoms,), mean |cos| with the matching atoms learnt from half of the patients
     """
 
     centre: NDArray[np.float32]
@@ -102,11 +103,11 @@ class ConceptDictionary:
     recurrence: NDArray[np.float64]
 
     def features(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the features centred and scaled to unit norm."""
+        """Return encoder features X (n, n_features), centred and scaled to unit norm."""
         return np.ascontiguousarray(normalize(X - self.centre), dtype=np.float32)
 
     def encode(self, X: NDArray[np.float32], n_jobs: int | None = None) -> Any:
-        """Return the codes (n, n_atoms) of encoder features."""
+        """Return the sparse codes (n, n_atoms) of encoder features X (n, n_features)."""
         return encode_omp(self.atoms, self.features(X), N_NONZERO, n_jobs=n_jobs)
 
 
@@ -118,25 +119,24 @@ class ConceptTrainingSet:
     ----------
     records : images, sorted by content
     recipe : feature extraction
-    origin : metadata of the feature files; None for images
-    settings : pixel sizes given by the user
-    positions : position of each record in the original list
+    metadata : metadata of the feature files; None for images
+    pixel_sizes : pixel sizes given by the user
+    positions : index of each record in the original list
     """
 
     records: Sequence[ImageRecord]
     recipe: Recipe
-    origin: FeatureMetadata | None = None
-    settings: PixelSizeOption = field(default_factory=PixelSizeOption)
+    metadata: FeatureMetadata | None = None
+    pixel_sizes: PixelSizeOption = field(default_factory=PixelSizeOption)
     positions: Sequence[int] = ()
 
     @classmethod
     def from_records(
         cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
     ) -> ConceptTrainingSet:
-        """Create the training set from records; `vectors` is the name of the encoder.
+        """Create the training set from records and the name of the encoder, `vectors`.
 
-        Raises a ValueError for records with an error, a mixture of images and feature files, and
-        pixel features.
+        Raise ValueError for invalid records, images mixed with feature files, or pixel features.
         """
         for record in records:
             if record.error:
@@ -147,8 +147,8 @@ class ConceptTrainingSet:
         if n_feature_files not in (0, len(records)):
             raise ValueError("images and feature files cannot be combined. Give one or the other")
         if n_feature_files:
-            origin = common_metadata(record.path for record in records)
-            return cls(records, PRESETS["precomputed"], origin, mpp, positions)
+            metadata = common_metadata(record.path for record in records)
+            return cls(records, PRESETS["precomputed"], metadata, mpp, positions)
         if get_patch_features(vectors).atoms_are_images:
             raise ValueError(
                 f"--encoder {vectors}: concepts need features of a pretrained encoder. Name one, "
@@ -160,23 +160,23 @@ class ConceptTrainingSet:
         """Reorder rows, one per record, to the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
-    def size(self, record: ImageRecord) -> PixelSize:
-        """Return the pixel size of a record."""
-        return self.settings.with_table(record.mpp).at(record.path)
+    def pixel_size(self, record: ImageRecord) -> PixelSize:
+        """Return the pixel size of the image of a record."""
+        return self.pixel_sizes.with_table(record.mpp).at(record.path)
 
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
         record = self.records[index]
-        mpp = self.size(record).user_mpp
+        mpp = self.pixel_size(record).user_mpp
         return open_prepared_image(
-            record.path, mpp, self.recipe, trained=self.origin, within=record.region_of_interest
+            record.path, mpp, self.recipe, trained=self.metadata, within=record.region_of_interest
         )
 
     def describe_size_differences(self) -> str:
-        """Return a warning if pixel sizes differ or are partly unknown, else an empty string."""
-        if self.origin is not None:
+        """Return a warning if pixel sizes differ or some are unknown; otherwise ""."""
+        if self.metadata is not None:
             return ""
-        sizes = [self.size(record).mpp for record in self.records]
+        sizes = [self.pixel_size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
         if known and is_mixed(known):
             issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
@@ -215,7 +215,7 @@ def learn_concepts(
     ----------
     source : images to learn from
     n_atoms : number of concepts
-    n_rounds : number of random halvings of the patients that the recurrence is averaged over
+    n_rounds : number of random divisions of the patients into halves, for the mean recurrence
     """
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _sample_training_features(
@@ -250,7 +250,7 @@ def learn_concepts(
 def _sample_training_features(
     source: ConceptTrainingSet, random_state: int, callback: Callback, executor: Executor
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return features of random patches, about as many per image, and their patients."""
+    """Return features of random patches, about as many per image, and the patient of each."""
     n_per_image = max(1, min(_MAX_PER_IMAGE, _MAX_VECTORS // len(source.records)))
 
     def work(index: int) -> NDArray[np.float32]:
@@ -277,7 +277,7 @@ def compute_usage(
     callback: Callback = no_callback,
     executor: Executor | None = None,
 ) -> ConceptUsage:
-    """Return the usage of the atoms by all patches of each image; slides are read in chunks."""
+    """Return the usage of the atoms by all patches of each image."""
 
     def work(index: int) -> tuple[int, NDArray[np.float64]]:
         n, sums = 0, np.zeros((3, len(concepts.atoms)))
@@ -301,12 +301,12 @@ def compute_usage(
 def concept_settings(
     source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
 ) -> dict[str, Any]:
-    """Return all settings that determine the concepts; `keys` identify the image contents."""
+    """Return all settings that determine the concepts; `keys` are those of the image files."""
     return {
         "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
         "weights": get_patch_features(source.recipe.features).weights_digest()
-        if source.origin is None
+        if source.metadata is None
         else "",
         "atoms": n_atoms,
         "random_state": random_state,
@@ -314,7 +314,7 @@ def concept_settings(
         "shrinkage": SHRINKAGE,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
-        "sizes": [source.size(record).user_mpp for record in source.records],
+        "sizes": [source.pixel_size(record).user_mpp for record in source.records],
         "within": [
             record.region_of_interest.fingerprint() if record.region_of_interest else []
             for record in source.records
@@ -352,14 +352,14 @@ class ConceptClassifier:
 
     @classmethod
     def fit(cls, features: NDArray[np.float64], labels: Sequence[str]) -> ConceptClassifier:
-        """Fit the classifier to labelled images."""
+        """Fit the classifier to features (n_images, 2·n_atoms) of labelled images."""
         names = sorted(set(labels))
         if len(names) < 2:
             raise ValueError(f"labels must have two classes or more, not only {names[0]}")
         centre = features.mean(axis=0)
         scale = np.sqrt(((features - centre) ** 2).sum(axis=1).mean()) or 1.0
         scaled, y = (features - centre) / scale, np.array(labels)
-        models = [_fit_ridge(scaled, y == name) for name in names[-n_scores(len(names)) :]]
+        models = [_fit_ridge(scaled, y == name) for name in names[-count_scores(len(names)) :]]
         weights = np.concatenate([model.coef_ for model in models]) / scale
         return cls(tuple(names), centre, weights, np.concatenate([h.intercept_ for h in models]))
 
@@ -370,7 +370,7 @@ class ConceptClassifier:
         return parts[..., :n_atoms] + parts[..., n_atoms:]
 
     def scores(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the scores (n_images, n_scores)."""
+        """Return the scores (n_images, n_scores) of images with these features."""
         scores: NDArray[np.float64] = self.bias + self.contributions(features).sum(axis=2)
         return scores
 
@@ -385,7 +385,7 @@ class ConceptClassifier:
     def margin(
         self, values: NDArray[np.float64], predicted: int, second: int
     ) -> NDArray[np.float64]:
-        """Return the difference of two classes in scores or contributions (n_scores, …)."""
+        """Return the margin of class `predicted` over `second` in values (n_scores, …)."""
         if len(values) == 1:
             return values[0] if predicted else -values[0]
         difference: NDArray[np.float64] = values[predicted] - values[second]
@@ -407,7 +407,7 @@ def leave_one_patient_out_accuracy(
 ) -> tuple[int, int]:
     """Return the numbers of correct and of tested images in leave-one-patient-out validation.
 
-    Patients without whom a class has no labelled image are not tested.
+    A patient is not tested if a class has no labelled image of other patients.
     """
     known = np.array([bool(label) for label in labels])
     F, y, groups = usage.weights[known], np.array(labels)[known], np.array(patients)[known]
@@ -427,8 +427,8 @@ def concept_prediction_rows(
 ) -> tuple[ConceptClassifier, list[Row]]:
     """Fit a classifier to the labelled images and predict all images.
 
-    Return the classifier, and a table row per image. `images` and `names` are the names of the
-    images and of the concepts; images without a label have an empty one in `labels`.
+    Return the classifier and a table row per image. `images` and `names` are the names of images
+    and concepts; `labels` contains "" for images without a label.
     """
     is_labelled = np.array([bool(label) for label in labels])
     known = [label for label in labels if label]
@@ -462,7 +462,7 @@ def concept_prediction_rows(
 
 
 def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
-    """Return the highest score and, for more than two classes, the score of each class."""
+    """Return the highest score and, with more than two classes, all scores, by column."""
     values = np.round(scores, 6).tolist()
     if len(values) == 1:
         return {"score": values[0]}
@@ -492,7 +492,7 @@ def write_concepts(
 
 
 def read_concepts(folder: Path) -> tuple[ConceptDictionary, ConceptUsage, dict[str, Any]] | None:
-    """Read concepts, usage and settings from the folder; None if there is no such file."""
+    """Read concepts, usage and settings from the folder; return None if the file is missing."""
     file = folder / FILE
     if not file.exists():
         return None
@@ -520,7 +520,7 @@ def _dataclass_from_arrays(kind: Any, name: str, arrays: dict[str, NDArray[Any]]
 
 
 def check_settings_match(folder: Path, stored: dict[str, Any], current: dict[str, Any]) -> None:
-    """Raise a ValueError if the `stored` settings of a folder differ from the `current` ones."""
+    """Raise ValueError if the `stored` settings of a folder differ from the `current` ones."""
     current = json.loads(json.dumps(current))
     different = sorted(k for k in current.keys() | stored.keys() if current.get(k) != stored.get(k))
     if different:
@@ -559,7 +559,7 @@ def concept_rows(
     patients: list[str],
     images: list[str],
 ) -> list[Row]:
-    """Return one row per concept; the images that use it most come from different patients."""
+    """Return a table row per concept, with the images of three patients that use it most."""
     rows = []
     for index, name in enumerate(names):
         fractions = usage.fractions[:, index]
@@ -583,7 +583,7 @@ def concept_rows(
 def usage_rows(
     usage: ConceptUsage, names: list[str], patients: list[str], images: list[str]
 ) -> list[Row]:
-    """Return one row per image with the fraction of its patches that use each concept."""
+    """Return a table row per image, with the fraction of its patches that use each concept."""
     reserved = ("image", "patient", "patches")
     columns = [
         name if names.count(name) == 1 and name not in reserved else f"{name} (concept {i + 1})"

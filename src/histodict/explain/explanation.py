@@ -2,7 +2,7 @@
 
 The score of an image is constant + Σ contributions (docs/concepts.md). Atoms that all tissue uses
 have large contributions, so a contribution is compared with its reference: the mean over the
-model's training patches of the runner-up class.
+model's training patches of the runner-up class. The difference is called the excess.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
-from ..decision.aggregation import n_scores
+from ..decision.aggregation import count_scores
 from ..decision.atom_annotations import atom_labels
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike
@@ -43,11 +44,11 @@ def _classifier_contributions(
     for index, (estimator, recorder) in enumerate(zip(estimators, recorders, strict=True)):
         scored, aggregator = recorder.image_scores, estimator.aggregator_
         if scored is not None and scored.scores is not None:
-            parts = aggregator.parts if aggregator else lambda reference: reference.margins
-            contributions[index] = recorder.contributions(scored.scores, parts)
+            compute = aggregator.atom_contributions if aggregator else attrgetter("margins")
+            contributions[index] = recorder.contributions(scored.scores, compute)
     if estimators == [model]:
         return list(contributions.values())
-    abstaining = np.full(n_scores(len(model.class_names_)), np.nan)
+    abstaining = np.full(count_scores(len(model.class_names_)), np.nan)
     scores = [
         contributions[index].scores if index in contributions else abstaining
         for index in range(len(estimators))
@@ -60,7 +61,7 @@ def _classifier_contributions(
 
 
 def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of region patches; of all tissue patches without regions."""
+    """Return the mask (rows, columns) of region patches, or of all tissue if there is no region."""
     is_region = patch_map.threshold(threshold).predicted_classes == 1
     return is_region if is_region.any() else has_tissue(patch_map)
 
@@ -68,7 +69,8 @@ def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
 def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[ScoreContributions]:
     """Return the contributions to the score of a `RegionDetector`.
 
-    The score is the mean margin of the region patches (else of all) minus the margin threshold.
+    The score is the mean margin of the selected patches minus the margin threshold; see
+    `_select_regions`.
     """
     scored = recorder.image_scores
     if scored is None or scored.patch_map is None or not scored.patch_map.n_patches:
@@ -80,69 +82,53 @@ def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[Sco
 
 
 def group_by_concept(
-    score_contributions: ScoreContributions, classes: Sequence[str], is_ensemble: bool
+    source: ScoreContributions, classes: Sequence[str], is_ensemble: bool
 ) -> list[ConceptContribution]:
-    """Group the contributions of a model by concept.
-
-    A model without atoms gives a single contribution.
+    """Group the contributions of a model by concept; a model without atoms is one contribution.
 
     Parameters
     ----------
-    score_contributions : scores of the model and contributions of its atoms
+    source : scores of the model and contributions of its atoms
     classes : class names
     is_ensemble : whether the model is a member of an ensemble
     """
-    atoms = score_contributions.model.atoms()
-    if atoms is None or score_contributions.parts is None or score_contributions.activity is None:
-        name, contribution = (
-            score_contributions.model.recipe.method,
-            score_contributions.factor * score_contributions.scores,
-        )
-        reason = score_contributions.model.no_atoms_reason()
+    model, factor, member = source.model, source.factor, source.member
+    atoms = model.atoms()
+    if atoms is None or source.by_atom is None or source.activity is None:
         return [
             ConceptContribution(
-                name,
+                model.recipe.method,
                 "",
-                contribution,
-                member=score_contributions.member,
+                factor * source.scores,
+                member=member,
                 of_ensemble=is_ensemble,
-                no_atoms_reason=reason,
+                no_atoms_reason=model.no_atoms_reason(),
             )
         ]
-    labels, statistics = (
-        atom_labels(atoms.classes, classes),
-        score_contributions.activity.patch_statistics,
-    )
+    labels, statistics = atom_labels(atoms.classes, classes), source.activity.patch_statistics
     contributions = []
-    for concept in score_contributions.model.atom_annotations.concepts(labels):
-        indices = [
-            a
-            for a in concept.atoms
-            if a not in score_contributions.model.classifier_.disabled_atoms_
-        ]
+    for concept in model.atom_annotations.concepts(labels):
+        indices = [a for a in concept.atoms if a not in model.classifier_.disabled_atoms_]
         if not indices:
             continue
         indices.sort(key=lambda a: -statistics.usage[a])
         class_names = {classes[int(atoms.classes[a])] for a in indices}
-        usage, reference_usage, reference_contribution = _usage_and_reference(
-            score_contributions, indices, classes
-        )
+        usage, reference_usage, reference = _usage_and_reference(source, indices, classes)
         contributions.append(
             ConceptContribution(
                 name=concept.name,
                 class_name=class_names.pop() if len(class_names) == 1 else "",
-                contribution=score_contributions.factor
-                * score_contributions.parts[:, indices].sum(axis=1),
+                contribution=factor * source.by_atom[:, indices].sum(axis=1),
                 usage=usage,
                 reference_usage=reference_usage,
-                reference_contribution=reference_contribution,
-                usage_map=_activity_map(score_contributions, indices),
+                reference_contribution=reference,
+                usage_map=_activity_map(source, indices),
                 group=concept.group,
                 artefact=concept.artefact,
                 is_named=concept.is_named,
                 atoms=tuple(indices),
                 sign=float(atoms.signs[indices[0]]),
-                member=score_contributions.member,
+                member=member,
                 of_ensemble=is_ensemble,
             )
         )
@@ -156,9 +142,10 @@ def group_by_concept(
 def _usage_and_reference(
     source: ScoreContributions, indices: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
+    """Return the usage of a concept, and reference usage and contribution by class."""
     assert source.activity is not None
     max_usage = float(source.activity.patch_statistics.usage[indices].max())
-    usage = source.activity.total.get(tuple(sorted(indices)), max_usage)
+    usage = source.activity.group_usage.get(tuple(sorted(indices)), max_usage)
     reference_usage = {
         name: min(1.0, float(statistics.usage[indices].sum()))
         for name, statistics in zip(classes, source.model.class_reference_, strict=True)
@@ -171,7 +158,10 @@ def _usage_and_reference(
 
 
 def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.float32]:
-    """Return the fraction of patches that use any of the atoms; NaN on background."""
+    """Return the fraction of patches per map cell that use the atoms; NaN on background.
+
+    For several atoms, this is the maximum of their fractions.
+    """
     assert source.activity is not None
     usage = source.activity.usage_map[indices].max(axis=0)
     fractions: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(
@@ -182,7 +172,7 @@ def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.
 
 _MAX_REASONS = 3
 _MAX_NAMED = 4  # atoms listed by `describe_change`
-_MIN_SHARE = 0.5  # share of the score from which the largest contributions are its reason
+_MIN_SHARE = 0.5  # minimum explained share of the score for which the summary says "because"
 
 
 @dataclass(frozen=True)
@@ -193,10 +183,10 @@ class Explanation:
     ----------
     prediction : prediction of the image
     classes : class names
-    scores : (n_scores,), explained scores; for regions, the mean margin of their patches minus the
-        threshold
+    scores : (n_scores,), explained scores; for a `RegionDetector`, the mean margin of the region
+        patches minus the margin threshold
     constant : (n_scores,), part of the scores that belongs to no concept
-    parts : contributions of the concepts
+    parts : contributions of the concepts, and of models without atoms
     is_of_regions : whether the model is a `RegionDetector`
     votes : contributions of the ensemble members; empty for a single model
     """
@@ -242,10 +232,10 @@ class Explanation:
         return float(values[self.predicted_class] - values[self.rival])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
-        """Return the difference of a contribution and its reference.
+        """Return the difference between a contribution and its reference.
 
-        Both are taken as margins of the predicted class over the runner-up class. The reference is
-        the mean over the training patches of the runner-up class.
+        Both are margins of the predicted class over the runner-up class. The reference is the mean
+        over the training patches of the runner-up class.
 
         Parameters
         ----------
@@ -267,32 +257,32 @@ class Explanation:
 
     @cached_property
     def total_excess(self) -> float:
-        """Sum over all contributions of their excess over the reference."""
+        """Sum of the excess over the reference over all contributions."""
         return float(sum(self.excess_over_reference(part) for part in self.parts))
 
-    def explained_share(self, parts: Sequence[ConceptContribution]) -> float:
-        """Return the fraction of the score's excess over its reference that is due to `parts`.
+    def explained_share(self, contributions: Sequence[ConceptContribution]) -> float:
+        """Return the fraction of `total_excess` that some contributions account for.
 
         Parameters
         ----------
-        parts : some of the contributions
+        contributions : some of the contributions
 
         Returns
         -------
         float
-            0 if the score is not above the reference.
+            0 if the total excess is not positive.
         """
         total = self.total_excess
-        excess = sum(self.excess_over_reference(part) for part in parts)
+        excess = sum(self.excess_over_reference(part) for part in contributions)
         return float(excess / total) if total > 0 else 0.0
 
     @property
     def concepts(self) -> list[ConceptContribution]:
-        """Contributions by decreasing absolute excess, without the whole models in `votes`."""
+        """Contributions by decreasing absolute excess, without whole members of an ensemble."""
         return [part for part in self.ordered if part.usage is not None or not self.votes]
 
     def sums(self, n_shown: int) -> list[tuple[str, float, float, float]]:
-        """Return rows that add up to the score: name, contribution, reference, difference.
+        """Return rows (name, contribution, reference, difference) that add up to the score.
 
         Parameters
         ----------
@@ -324,7 +314,7 @@ class Explanation:
         return contribution, contribution - excess, excess
 
     def others(self, n_shown: int) -> list[ConceptContribution]:
-        """Return all contributions except the first `n_shown` concepts.
+        """Return all contributions except the first `n_shown` of `concepts`.
 
         Parameters
         ----------
@@ -339,7 +329,7 @@ class Explanation:
 
     @cached_property
     def changes(self) -> list[ConceptContribution] | None:
-        """Smallest set of concepts whose reference values would change the predicted class.
+        """Smallest set of contributions that change the prediction if replaced by their references.
 
         None if there is no such set.
         """
@@ -362,7 +352,7 @@ class Explanation:
 
     @property
     def is_too_few(self) -> bool:
-        """Whether patches are classified as region, but too few of them are connected."""
+        """Whether patches are predicted as region, but too few are connected to form a region."""
         return (
             self.is_of_regions
             and self.predicted_class == 1
@@ -372,7 +362,7 @@ class Explanation:
     # --- text -----------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """Return the prediction, the largest contributions, and how much of the score they explain.
+        """Describe the prediction, the largest contributions, and the share that they explain.
 
         Returns
         -------
@@ -397,28 +387,28 @@ class Explanation:
         heading = f"Largest differences from {rival} training patches in favour of {name}"
         return f"{text}. {heading}: {described}. {self.describe_share(reasons)}"
 
-    def describe_share(self, parts: Sequence[ConceptContribution]) -> str:
-        """Return a sentence on how much of the score's excess over the reference `parts` explain.
+    def describe_share(self, contributions: Sequence[ConceptContribution]) -> str:
+        """Describe the share of `total_excess` that some contributions account for, as a sentence.
 
         Parameters
         ----------
-        parts : some of the contributions
+        contributions : some of the contributions
 
         Returns
         -------
         str
         """
-        concepts = "This concept" if len(parts) == 1 else f"These {len(parts)} concepts"
-        rival = self.classes[self.rival]
-        share = self.explained_share(parts)
+        n = len(contributions)
+        concepts = "This concept" if n == 1 else f"These {n} concepts"
+        rival, share = self.classes[self.rival], self.explained_share(contributions)
         if share > 1:
             return (
-                f"{concepts} {_conjugate_verb('differs', parts)} more from {rival} training "
+                f"{concepts} {_conjugate_verb('differs', n)} more from {rival} training "
                 "patches than the score does; other concepts have the opposite effect."
             )
         only = "" if share >= _MIN_SHARE else "only "
         return (
-            f"{concepts} {_conjugate_verb('accounts', parts)} for {only}{percent(max(0.0, share))} "
+            f"{concepts} {_conjugate_verb('accounts', n)} for {only}{percent(max(0.0, share))} "
             f"of the difference between this score and its reference in {rival} training patches."
         )
 
@@ -431,7 +421,7 @@ class Explanation:
         return f" ({n_agree} of {n} base models agree{note})"
 
     def agrees(self, vote: MemberContribution) -> bool:
-        """Return whether a member alone predicts the same class.
+        """Return whether an ensemble member predicts the same class as the ensemble.
 
         Parameters
         ----------
@@ -467,7 +457,7 @@ class Explanation:
         )
 
     def describe_change(self) -> str:
-        """Describe which changes of concepts would lead to the runner-up class.
+        """Describe which changes of concepts would change the prediction to the runner-up class.
 
         Returns
         -------
@@ -499,10 +489,10 @@ class Explanation:
         return f"The prediction would be {rival} if {' and '.join(changed)}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dictionary.
+        """Return the explanation as a JSON-serialisable dictionary.
 
-        `difference` is the contribution minus its reference; the differences add up to
-        `difference_from_reference`.
+        Entries of `concepts` have a `difference`, the excess over the reference; the sum of the
+        differences is `difference_from_reference`.
 
         Returns
         -------
@@ -542,8 +532,8 @@ class Explanation:
         }
 
 
-def _conjugate_verb(verb: str, parts: Sequence[ConceptContribution]) -> str:
-    return verb if len(parts) == 1 else verb.removesuffix("s")
+def _conjugate_verb(verb: str, n: int) -> str:
+    return verb if n == 1 else verb.removesuffix("s")
 
 
 def _list_without_nan(values: NDArray[np.float64]) -> list[float] | None:
@@ -580,7 +570,7 @@ def explain(
     prediction = model.with_recorders(recorders).predict_one(
         path, mpp=mpp, callback=callback, within=within
     )
-    classes, n = tuple(model.class_names_), n_scores(len(model.class_names_))
+    classes, n = tuple(model.class_names_), count_scores(len(model.class_names_))
     if model.finds_regions:
         contributions = _region_contributions(model, recorders[0])
     else:

@@ -1,4 +1,4 @@
-"""Sample of patches with their codes, and the atoms that the patches of each class use most."""
+"""Sample of patches with their sparse codes, and the atoms that each class uses most."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PatchSample:
     ----------
     images : (n,), index of the image of each patch
     corners : (n, 2), x and y of the upper left corner in level-0 pixels
-    side : (n,), side length in level-0 pixels
+    side : (n,), side of the patch in level-0 pixels
     codes : (n, n_codes), sparse codes
     """
 
@@ -54,7 +54,7 @@ class PatchSample:
         callback: Callback = no_callback,
         n_patches: int = N_PATCHES,
     ) -> PatchSample:
-        """Sample tissue patches, the same number from each image, in parallel.
+        """Sample tissue patches in parallel, the same number from each image if possible.
 
         Parameters
         ----------
@@ -72,13 +72,15 @@ class PatchSample:
         n_per_image = -(-n_patches // len(records))
         method = copy(model.classifier_).set_params(n_jobs=1)
 
-        order = content_order(records)  # the random sample must not depend on the given order
+        order = content_order(records)  # so that the sample does not depend on the order of records
 
-        def work(rank: int) -> PatchSample | None:
-            rng, index = np.random.default_rng([seed, rank]), order[rank]
+        def sample_at(position: int) -> PatchSample | None:
+            rng, index = np.random.default_rng([seed, position]), order[position]
             return _sample_image(model, method, records[index], index, n_per_image, rng)
 
-        samples = map_with_progress(work, len(records), "gallery", callback, Threads(model.n_jobs))
+        samples = map_with_progress(
+            sample_at, len(records), "gallery", callback, Threads(model.n_jobs)
+        )
         non_empty: list[PatchSample] = [part for part in samples if part is not None]
         if not non_empty:
             raise ValueError(no_tissue_message(f"any of the {len(records)} images", model.recipe))
@@ -91,7 +93,7 @@ class PatchSample:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the arrays in bytes."""
+        """Total size of the arrays in bytes."""
         codes = self.codes.data, self.codes.indices, self.codes.indptr
         return sum(array.nbytes for array in (self.images, self.corners, self.side, *codes))
 
@@ -111,7 +113,7 @@ class PatchSample:
 
     @classmethod
     def read(cls, path: Path) -> PatchSample:
-        """Read a sample; raise a ValueError if the file is damaged."""
+        """Read a sample from the file of `save`; raise ValueError if it is damaged."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 csr_parts = arrays["data"], arrays["indices"], arrays["indptr"]
@@ -126,7 +128,7 @@ class PatchSample:
 
     @classmethod
     def read_or_none(cls, path: Path) -> PatchSample | None:
-        """Read a sample; None if the file is missing or, with a warning, damaged."""
+        """Read a sample; return None if the file is missing, and warn if it is damaged."""
         if not path.is_file():
             return None
         try:
@@ -135,20 +137,20 @@ class PatchSample:
             warnings.warn(f"{path}: is damaged and is computed again ({error})", stacklevel=2)
             return None
 
-    def at(self, patches: NDArray[np.int64]) -> PatchSample:
-        """Return the sample of the patches with these indices."""
+    def select(self, patches: NDArray[np.int64]) -> PatchSample:
+        """Return the sample that consists of the patches at these indices."""
         columns = self.images[patches], self.corners[patches], self.side[patches]
         return PatchSample(*columns, self.codes[patches])
 
     def fractions(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        """Return the fraction of each group's patches that use an atom, (n_groups, n_codes).
+        """Return the fraction of the patches of each group that use each atom, (n_groups, n_codes).
 
-        `groups` is the group index of each patch. Groups without patches have the fraction 0.
+        `groups` (n,) is the group index of each patch. Groups without patches get 0.
         """
         return self._means((self.codes != 0).astype(np.float64), groups, n_groups)
 
     def mean_weights(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        """Return the mean signed weight of each atom in each group, (n_groups, n_codes)."""
+        """Return the mean code of each atom in each group; see `fractions`."""
         return self._means(self.codes.astype(np.float64), groups, n_groups)
 
     @staticmethod
@@ -161,33 +163,33 @@ class PatchSample:
     def top_patches(
         self, atom: int, n_patches: int = 8, patients: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
-        """Return the patches with the largest |weight| of an atom, and the weights.
+        """Return (index, weight) of the patches with the largest |weight| of an atom.
 
-        At most two patches come from one image.
+        Without `patients`, at most two patches come from one image.
 
         Parameters
         ----------
         atom : index of the atom
         n_patches : number of patches
-        patients : patient index of each image; if given, no patient contributes more patches than
-            necessary
+        patients : patient index of each image; if not None, each patient contributes at most two
+            patches, and only one if there are enough patients
         """
         weights = self.codes[:, [atom]].toarray().ravel()
         order = np.argsort(-np.abs(weights), kind="stable")
         if patients is None:
-            return self._first(order, weights, n_patches)
+            return self._select_first(order, weights, n_patches)
         n_patients = len(np.unique(patients[self.images[weights != 0]]))
         max_per_patient = min(2, -(-n_patches // max(1, n_patients)))
-        return self._first(order, weights, n_patches, patients[self.images], max_per_patient)
+        return self._select_first(order, weights, n_patches, patients[self.images], max_per_patient)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
-        """Return the patches whose codes are most similar to `code` (1, n_codes), with cosines."""
+        """Return (index, cosine) of the patches with codes most similar to `code` (1, n_codes)."""
         products = (self.codes @ code.T).toarray().ravel()
         norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
         cosines = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
-        return self._first(np.argsort(-cosines, kind="stable"), cosines, n_patches)
+        return self._select_first(np.argsort(-cosines, kind="stable"), cosines, n_patches)
 
-    def _first(
+    def _select_first(
         self,
         order: NDArray[np.int64],
         values: NDArray[np.float64],
@@ -195,9 +197,9 @@ class PatchSample:
         groups: NDArray[np.int64] | None = None,
         max_per_group: int = 2,
     ) -> list[tuple[int, float]]:
-        """Return the first patches of `order` with their values, at most `max_per_group` per group.
+        """Return (index, value) of the first patches in `order` with values other than 0.
 
-        `groups` is the group index of each patch; by default, its image.
+        At most `max_per_group` patches are from one of `groups`, by default the images.
         """
         chosen: list[tuple[int, float]] = []
         n_chosen: dict[int, int] = {}
@@ -220,7 +222,7 @@ def _sample_image(
     n_patches: int,
     rng: np.random.Generator,
 ) -> PatchSample | None:
-    """Return random patches from a few random chunks of an image; None without tissue."""
+    """Sample random patches from a few random chunks of an image; None without tissue."""
     positions: list[NDArray[np.int64]] = []
     vectors: list[NDArray[np.float32]] = []
     settings = (
@@ -259,8 +261,8 @@ class AtomUsage:
     Attributes
     ----------
     atom : index of the atom
-    fractions : for each label, the fraction of its patches that use the atom
-    patches : (index in the sample, weight), by decreasing |weight|
+    fractions : for each label, the fraction of the patches with this label that use the atom
+    patches : (index in the sample, weight) of patches, by decreasing |weight|
     """
 
     atom: int
@@ -274,11 +276,11 @@ class ClassAtomUsage:
 
     Attributes
     ----------
-    name : class
+    name : class name
     n_atoms : number of atoms of the class
-    n_active : number of these that any patch uses
-    per_patch : for each label, the mean number of the atoms that a patch uses
-    atoms : the most used atoms
+    n_active : number of atoms of the class that at least one patch uses
+    per_patch : for each label, the mean number of atoms of the class that a patch uses
+    atoms : usage of the most used atoms
     """
 
     name: str
@@ -297,10 +299,9 @@ def most_used_atoms(
     patients: NDArray[np.int64] | None = None,
     only: Sequence[int] | None = None,
 ) -> list[ClassAtomUsage]:
-    """Return the atoms of each class that most patches of the class use.
+    """Return the atoms of each class that the largest fractions of patches of the class use.
 
-    Atoms of classes without patches are ordered by their usage in all patches. Unused atoms are
-    omitted.
+    For classes without patches, the fractions of all patches are used. Unused atoms are omitted.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ def most_used_atoms(
     classes : class names
     n_atoms : maximum number of atoms per class
     patients : patient index of each image
-    only : atoms to choose from
+    only : atoms to choose from; None for all
     """
     names = [name for name in classes if name in set(labels)]
     names += sorted(set(labels) - set(names))
@@ -343,13 +344,13 @@ def _usage(
 
 
 def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:
-    """Return the patient index of each record; records without a patient are separate."""
+    """Return the patient index of each record; a record without a patient counts as a patient."""
     names = [record.patient or str(record.path) for record in records]
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def patch_labels(model: Model, gallery: PatchSample, records: Sequence[ImageRecord]) -> list[str]:
-    """Return the label of each patch, which `model` derives from the label or mask of its image."""
+    """Return the label of each patch, derived from the label or mask of the image by the model."""
     labels = [""] * len(gallery.images)
     for image in np.unique(gallery.images).tolist():
         patches = np.flatnonzero(gallery.images == image)

@@ -328,7 +328,7 @@ class _PatchTable:
         record = self.metadata.record
         if record and record.patient:
             columns["patient"] = Categorical.constant(record.patient, n)
-        if record and (record.label or record.is_mapped):
+        if record and (record.label or record.has_regions):
             # An unreadable mask is reported when the predictions are scored.
             with suppress(ValueError, OSError):
                 columns["truth"] = Categorical.from_values(self._true_labels(record))

@@ -1,11 +1,10 @@
-"""File types: folder images, slides of several files, compressed sizes and image errors.
+"""File types: folder images, slides of several files, decompressed sizes and image errors.
 
 A DICOM series has one file per pyramid level, and OpenSlide opens the whole series from any of
-them. VMS, VMU and NDPI sets have an index that lists the other files. MRXS has its data in a
+them. VMS, VMU and NDPI sets have an index that lists the other files. The data of MRXS are in a
 separate folder (`source.FOLDER_FORMATS`).
 
-Sizes of decompressed data are bounded before decompression, so that a small file cannot fill
-the memory.
+Decompressed sizes are checked before decompression, so that a small file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..utils.dicom_header import DICOM_SUFFIX as _DICOM
-from ..utils.dicom_header import series_of
+from ..utils.dicom_header import find_series
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,15 +35,15 @@ _ZSTD_BLOCK = 128 * 1024
 _STEP = 2**20
 
 
-def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
-    """Return an upper bound of the decompressed length, exact if the format states it.
+def decompressed_size(compressor: str | None, data: bytes, unchecked: int) -> int:
+    """Return an upper bound of the decompressed size in bytes, exact if the format states it.
 
     Parameters
     ----------
     compressor : name of the codec; None for uncompressed data
     data : compressed data
-    spare : number of bytes up to which the length need not be known. It is only used for gzip and
-        zlib, which do not state the length: the data are decompressed in steps, at most up to it
+    unchecked : size in bytes up to which the result may be too small, for gzip and zlib, which do
+        not state the size: the data are decompressed in steps until this size is exceeded
 
     Raises
     ------
@@ -54,29 +53,30 @@ def unpacked_bytes(compressor: str | None, data: bytes, spare: int) -> int:
     if compressor is None:
         return len(data)
     if compressor == "blosc":
-        # The library trusts this length and would read beyond the end.
+        # Blosc trusts the length in the header and would read beyond the end.
         if int.from_bytes(data[12:16], "little") > len(data) or len(data) < _BLOSC_HEADER:
             raise ValueError("a compressed chunk is truncated; copy the file again")
         return int.from_bytes(data[4:8], "little")
     if compressor == "lz4":
         return int.from_bytes(data[:4], "little")
     if compressor == "zstd":
-        return _zstd_bytes(data)
-    return deflated_bytes(data, spare)
+        return _zstd_size(data)
+    return inflated_size(data, unchecked)
 
 
-def deflated_bytes(data: bytes, spare: int) -> int:
-    """Return an upper bound of the decompressed length of zlib or gzip data.
+def inflated_size(data: bytes, unchecked: int) -> int:
+    """Return the decompressed size of zlib or gzip data, as far as it matters.
 
-    It is 0 if the length cannot exceed `spare` bytes at the maximum compression ratio.
+    It is 0 if even the maximum compression ratio gives at most `unchecked` bytes. Otherwise the
+    data are decompressed until the size exceeds `unchecked`.
     """
-    if len(data) * MAX_DEFLATE <= spare:
+    if len(data) * MAX_DEFLATE <= unchecked:
         return 0
     total = 0
-    while data and total <= spare:  # gzip allows several consecutive streams
+    while data and total <= unchecked:  # gzip allows several consecutive streams
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
-            while data and not unpacker.eof and total <= spare:
+            while data and not unpacker.eof and total <= unchecked:
                 total += len(unpacker.decompress(data, _STEP))
                 data = unpacker.unconsumed_tail
         except zlib.error:  # the decompressor reports damaged data
@@ -87,10 +87,11 @@ def deflated_bytes(data: bytes, spare: int) -> int:
     return total
 
 
-def _zstd_bytes(data: bytes) -> int:
-    """Return the decompressed length of all frames, an upper bound if one does not state it.
+def _zstd_size(data: bytes) -> int:
+    """Return the decompressed size of Zstandard frames (RFC 8878), or an upper bound.
 
-    See RFC 8878. The result is 0 for damaged data, which the decompressor reports.
+    It is a bound if a frame does not state the size. Damaged data, which the decompressor reports,
+    do not count.
     """
     total = position = 0
     while position + 5 <= len(data):
@@ -105,14 +106,17 @@ def _zstd_bytes(data: bytes) -> int:
         n_size = (single, 2, 4, 8)[descriptor >> 6]
         position += 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
         stated = int.from_bytes(data[position : position + n_size], "little") + 256 * (n_size == 2)
-        position, bound = _zstd_blocks(data, position + n_size)
+        position, bound = _skip_zstd_blocks(data, position + n_size)
         total += stated if n_size else bound
         position += 4 * checksum
     return total
 
 
-def _zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
-    """Return the end of the blocks of a frame, and an upper bound of their length."""
+def _skip_zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
+    """Return the position after the last block of a frame, and a bound on the decompressed size.
+
+    `position` is that of the first block header of the frame.
+    """
     total = 0
     while position + 3 <= len(data):
         header = int.from_bytes(data[position : position + 3], "little")
@@ -139,7 +143,7 @@ class InsufficientMemoryError(ImageError):
 FOLDER_IMAGES = (".zarr",)
 _ALWAYS_IMAGES = (".ome.zarr",)
 _ATTRIBUTES = ("zarr.json", ".zattrs")
-_MAX_BYTES = 2**24
+_MAX_BYTES = 2**24  # of a file of attributes
 NO_SUCH_FILE = "no such file"
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -155,11 +159,11 @@ _ERRORS = {
 OME_LAYOUT = "bioformats2raw.layout"  # attribute of a folder with images named 0, 1, 2, …
 
 
-def is_ome_zarr_name(path: Path) -> bool:
-    """Return whether a folder is an OME-Zarr image by its name or its attributes.
+def is_ome_zarr(path: Path) -> bool:
+    """Return whether a path is a folder with an OME-Zarr image.
 
-    A folder named .ome.zarr is an image even if it is damaged. Other Zarr folders may hold other
-    data, so their attributes decide.
+    A folder named .ome.zarr counts as an image even if it is damaged. Other .zarr folders may
+    contain other data, so their attributes are read.
     """
     name = path.name.lower()
     if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
@@ -168,12 +172,12 @@ def is_ome_zarr_name(path: Path) -> bool:
 
 
 def is_image_path(path: Path) -> bool:
-    """Return whether the path is a file, or a folder that is an image."""
-    return os.path.isfile(path) or is_ome_zarr_name(path)
+    """Return whether the path is a file or an OME-Zarr image."""
+    return os.path.isfile(path) or is_ome_zarr(path)
 
 
 def is_zarr(path: Path) -> bool:
-    """Return whether the path has the name of a Zarr folder, which is not searched for images."""
+    """Return whether the path has the suffix of a Zarr folder."""
     return path.name.lower().endswith(FOLDER_IMAGES)
 
 
@@ -183,7 +187,7 @@ def _has_image(file: Path) -> bool:
             return False
         found = json.loads(file.read_bytes())
         attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found
-        return isinstance(attributes, dict) and is_image(attributes)
+        return isinstance(attributes, dict) and describes_image(attributes)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
 
@@ -192,7 +196,7 @@ def _has_image(file: Path) -> bool:
 
 
 def special_file_kind(path: Path) -> str:
-    """Return the type of a path that is neither a file nor a folder, such as a pipe; else "".
+    """Describe a path that is neither a file nor a folder, such as "a named pipe"; else "".
 
     The path is not opened, as opening a pipe blocks until another process writes to it.
     """
@@ -205,111 +209,115 @@ def special_file_kind(path: Path) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "")
 
 
-def refuse_odd(path: Path, error: type[Exception]) -> None:
-    """Raise `error` if the path exists but is neither a file nor a folder."""
+def check_not_special(path: Path, error: type[Exception]) -> None:
+    """Raise the exception `error` if the path exists but is neither a file nor a folder."""
     kind = special_file_kind(path)
     if kind and kind != NO_SUCH_FILE:
         raise error(f"{path}: not a regular file but {kind}; remove or replace it")
 
 
-def is_closed(folder: Path) -> bool:
+def is_unreadable_folder(folder: Path) -> bool:
     """Return whether the path is a folder without read permission."""
     return os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)
 
 
-def in_brackets(kind: str) -> str:
-    """Return a text in brackets after a space; an empty text stays empty."""
+def with_brackets(kind: str) -> str:
+    """Return " (kind)"; "" if `kind` is empty."""
     return f" ({kind})" if kind else ""
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the OME attributes, which version 0.5 nests under the key 'ome'."""
+    """Return the OME part of the attributes of a Zarr folder: key "ome" since version 0.5."""
     return attributes.get("ome", attributes)
 
 
-def is_image(attributes: Mapping[str, Any]) -> bool:
-    """Return whether the attributes of a folder describe one or several images."""
+def describes_image(attributes: Mapping[str, Any]) -> bool:
+    """Return whether the attributes of a Zarr folder describe one or several images."""
     return bool({"multiscales", OME_LAYOUT, "plate"} & set(ome_attributes(attributes)))
 
 
 _INDEXES = (".vms", ".vmu", ".ndpis")
-_MEMBERS = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # files that an index may list
+_LISTED = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # files that an index may list
 _NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
 _MAX_INDEX_BYTES = 2**20
 
 
-def other_parts(folder: Path, names: Sequence[str]) -> set[str]:
-    """Return the files to skip in a folder, as another file of the same slide represents it.
+def find_redundant_files(folder: Path, names: Sequence[str]) -> set[str]:
+    """Return the files of a folder that need not be opened: all but the main file of each slide.
 
-    The main file is the index if it can be opened, else the first file. In a DICOM series it is the
-    file with the most frames, which is the base level, and the first by name if there are several.
+    The main file is the index if it can be opened, otherwise the first file by name. In a DICOM
+    series it is the (first) file with the most frames, which is the base level.
+    `names` are the names of all files in the folder.
     """
     groups: dict[str, list[str]] = {}
-    for name, slide in slides_of(folder, names, names).items():
+    for name, slide in map_files_to_slides(folder, names, names).items():
         groups.setdefault(slide, []).append(name)
-    parts = set[str]()
+    redundant = set[str]()
     for members in groups.values():
-        parts.update(sorted(members, key=lambda name: _rank(folder, name))[1:])
-    return parts
+        redundant.update(sorted(members, key=lambda name: _file_rank(folder, name))[1:])
+    return redundant
 
 
-def one_per_slide(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Split paths into those to read, one per slide, and further files of the same slides."""
+def split_redundant_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Split paths into the main file of each slide, and the other files of the same slides."""
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)
-    parts = {
-        folder / name for folder, names in by_folder.items() for name in other_parts(folder, names)
+    redundant = {
+        folder / name
+        for folder, names in by_folder.items()
+        for name in find_redundant_files(folder, names)
     }
-    return [p for p in paths if p not in parts], [p for p in paths if p in parts]
+    return [p for p in paths if p not in redundant], [p for p in paths if p in redundant]
 
 
-def _rank(folder: Path, name: str) -> tuple[bool, int, str]:
-    series = series_of(folder / name) if _ends(name, _DICOM) else None
-    return not _ends(name, *_INDEXES), -series.n_frames if series else 0, name
+def _file_rank(folder: Path, name: str) -> tuple[bool, int, str]:
+    """Return a sort key by which the main file of a slide is first."""
+    series = find_series(folder / name) if _has_suffix(name, _DICOM) else None
+    return not _has_suffix(name, *_INDEXES), -series.n_frames if series else 0, name
 
 
-def slides_of(
-    folder: Path, names: Iterable[str], there: Iterable[str] | None = None
+def map_files_to_slides(
+    folder: Path, names: Iterable[str], all_names: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Map the names of files that belong to slides of several files to an identifier of the slide.
+    """Map the names of files to an identifier of their slide, for slides of several files.
 
     Parameters
     ----------
     folder : folder of the files
     names : file names to look up
-    there : all names in the folder; None to list the folder
+    all_names : names of all files in the folder; None to list the folder
     """
-    chosen = {name for name in names if _ends(name, _DICOM, *_INDEXES, *_MEMBERS)}
+    chosen = {name for name in names if _has_suffix(name, _DICOM, *_INDEXES, *_LISTED)}
     found = {}
-    if any(not _ends(name, _DICOM) for name in chosen):
-        there = _names_in(folder) if there is None else there
-        for index in sorted(name for name in there if _ends(name, *_INDEXES)):
+    if any(not _has_suffix(name, _DICOM) for name in chosen):
+        all_names = _list_folder(folder) if all_names is None else all_names
+        for index in sorted(name for name in all_names if _has_suffix(name, *_INDEXES)):
             slide = f"{folder / index}"
-            members = _members(folder / index) & chosen
+            members = _read_index(folder / index) & chosen
             found.update(dict.fromkeys(members, slide))
-            if index in chosen and not _ends(index, ".ndpis"):  # no reader opens an NDPIS index
+            if index in chosen and not _has_suffix(index, ".ndpis"):  # no reader opens this index
                 found[index] = slide
     for name in chosen:
-        series = series_of(folder / name) if _ends(name, _DICOM) else None
+        series = find_series(folder / name) if _has_suffix(name, _DICOM) else None
         if series is not None:
             found[name] = f"DICOM series {series.uid}"
     return found
 
 
-def _names_in(folder: Path) -> list[str]:
+def _list_folder(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:
         return []
 
 
-def _ends(name: str, *endings: str) -> bool:
-    return name.lower().endswith(endings)
+def _has_suffix(name: str, *suffixes: str) -> bool:
+    return name.lower().endswith(suffixes)
 
 
-def _members(index: Path) -> set[str]:
-    """Return the names of the files listed in an index, which are in the same folder."""
+def _read_index(index: Path) -> set[str]:
+    """Return the names of the files that an index lists; they are in the same folder."""
     try:
         if not index.is_file():
             return set()
@@ -322,7 +330,7 @@ def _members(index: Path) -> set[str]:
 
 # --- slide libraries ----------------------------------------------------------------------------
 
-# Additional property: a scale without a unit, which may be the pixel size in µm.
+# Name of an additional property: scale without a unit, which may be the pixel size in µm.
 SCALE_WITHOUT_UNIT = "ome.scale-without-unit"
 
 
@@ -339,16 +347,16 @@ class SlideBackend(Protocol):
 
     Attributes
     ----------
-    metadata : `size`, `level_sizes`, `downsamples` and `properties` of the slide; properties are
-        named as in OpenSlide
+    metadata : `size` (width, height) of level 0, `level_sizes` and `downsamples` of all levels, and
+        `properties` named as in OpenSlide; `missing_chunks` (missing, all) of an OME-Zarr
     """
 
     metadata: dict[str, Any]
 
-    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the rectangle `piece` of a level, not resampled yet.
+    def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
+        """Return the pixels of a tile, not resampled.
 
-        `corner` is its upper left corner in level-0 pixels.
+        `corner` is [x, y] of the tile's upper left corner in level-0 pixels.
         """
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Images in memory, and a cache of decoded images.
+"""In-memory images, and a cache of decoded images.
 
-An image in memory is opened like a file and gives the same pixels.
+An in-memory image is opened like a file and gives the same pixels.
 
-The cache holds decoded images that are read repeatedly: in the steps of a training, in
-cross-validation folds and by several methods. It is active only within `image_cache_enabled`,
-as otherwise it would take memory without benefit. It does not evict: a run that cycles through
-more images than fit always finds the first ones, whereas eviction of the oldest would leave none.
+The cache contains decoded images that are read repeatedly: in the steps of a training, in
+cross-validation folds and by several methods. It is only active within `image_cache_enabled`.
+It never evicts images: a run that cycles through more images than fit always finds the first ones
+in the cache, whereas with eviction of the oldest it would find none.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .raster import (
     fix_planar_16bit,
     floats_to_8_bits,
     is_wide_colour,
-    max_value,
-    tags_of,
+    max_colour_value,
     tiff_mpp,
+    tiff_tags,
 )
 
 if TYPE_CHECKING:
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MemoryImage:
-    """An image in memory, with a name for messages and tables.
+    """In-memory image, with a name for messages and tables.
 
     Attributes
     ----------
     name : name of the image, or the path of the file it was read from
-    picture : decoded pixels
-    mpp : µm per pixel if the image states it, as one read from a TIFF does; else None
+    decoded : decoded pixels
+    mpp : µm per pixel, from the tags of a TIFF; None if unknown
     n_bytes : memory of the pixels
     """
 
     name: str
-    picture: DecodedImage
+    decoded: DecodedImage
     mpp: float | None
     n_bytes: int
 
     @classmethod
-    def of_array(cls, pixels: NDArray[Any], name: str) -> MemoryImage:
+    def from_array(cls, pixels: NDArray[Any], name: str) -> MemoryImage:
         """Create an image from a copy of an array (height, width, 3) of uint8."""
         from PIL import Image
 
@@ -72,17 +72,17 @@ class MemoryImage:
                 f"{name}: an image must be an array of shape (height, width, 3) and type "
                 f"uint8, not {pixels.shape} of {pixels.dtype}"
             )
-        return cls.of_pillow(Image.fromarray(np.ascontiguousarray(pixels)), name)
+        return cls.from_pillow(Image.fromarray(np.ascontiguousarray(pixels)), name)
 
     @classmethod
-    def of_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
-        """Create an image from a Pillow image of any mode; its file name, if any, replaces `name`.
+    def from_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
+        """Create an image from a Pillow image of any mode; if it has a file name, ignore `name`.
 
         Raises
         ------
         ImageError
-            If the image cannot be decoded, or if its 16-bit colours use only the lower bytes, which
-            Pillow drops.
+            If the image cannot be decoded, or if its 16-bit colours are nearly zero in the upper
+            bytes, the only ones that Pillow decodes.
         """
         from PIL import Image
 
@@ -94,7 +94,7 @@ class MemoryImage:
         except Exception as error:  # decoders raise many types
             reason = " ".join(str(error).split())
             raise ImageError(f"{name}: the image cannot be decoded ({reason})") from error
-        if is_wide and max_value(image) < TWELVE_BITS:
+        if is_wide and max_colour_value(image) < TWELVE_BITS:
             raise ImageError(
                 f"{name}: Pillow drops the lower 8 of 16 bits per colour, and the upper 8 are "
                 "nearly empty; pass the path of the file instead"
@@ -108,32 +108,32 @@ class MemoryImage:
         return self.name
 
     def key(self) -> list[Any]:
-        """Return a cache key that depends on the pixels."""
-        pixels = np.asarray(self.picture.region(0, 0, *self.picture.size))
-        return [*self.picture.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
+        """Return a cache key: width, height and SHA-256 of the pixels."""
+        pixels = np.asarray(self.decoded.region(0, 0, *self.decoded.size))
+        return [*self.decoded.size, hashlib.sha256(pixels.tobytes()).hexdigest()]
 
 
 def _image_mpp(image: Image.Image) -> float | None:
-    """Return the pixel size stated in the tags; None if the image was resized.
+    """Return µm per pixel from the tags; None without tags, or if the image was resized.
 
     `Image.thumbnail` keeps the tags of the original image.
     """
-    tags = tags_of(image)
+    tags = tiff_tags(image)
     tagged_sides = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been rotated
     return tiff_mpp(tags) if set(image.size) == tagged_sides else None
 
 
 ImageLike = Path | MemoryImage
 
-# Minimum age of a modification: file systems record times in steps of up to two seconds.
-_SETTLED_S = 2.5
+# Minimum age of a reliable modification time: file systems record it in steps of up to 2 s.
+_MIN_AGE_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
-    """Return the size of an image in bytes, as an estimate of its processing time; 0 if missing.
+    """Return the size of an image in bytes, for estimates of processing time; 0 if missing.
 
-    The size of a file predicts the time better than its number of pixels, as background compresses
-    to few bytes and is skipped.
+    The file size predicts the time better than the number of pixels, as background compresses well
+    and is skipped.
     """
     if isinstance(image, MemoryImage):
         return image.n_bytes
@@ -146,27 +146,27 @@ def cache_key(image: ImageLike) -> list[Any]:
 
 
 def stable_cache_key(image: ImageLike) -> list[Any]:
-    """Return the cache key of a file whose modification time is reliable; else an empty list.
+    """Return the cache key of a file; an empty list for an in-memory or just modified image.
 
-    A file that was just written may be written again within one step of the file system's clock.
+    A file may be modified twice within the time resolution of the file system, with the same key.
     """
     if isinstance(image, MemoryImage):
         return []
     try:
         key = file_key(image)
-        return key if time.time() - modification_time(image) > _SETTLED_S else []
+        return key if time.time() - modification_time(image) > _MIN_AGE_S else []
     except OSError:  # opening the file reports the error
         return []
 
 
-_MAX_BYTES = 384 * 2**20  # per process
-_MEMORY_FRACTION = 1 / 8  # of the free memory, for all processes of a run
+_MAX_BYTES = 384 * 2**20  # memory budget of a process
+_MEMORY_FRACTION = 1 / 8  # of the free memory: budget of all processes of a run
 
 
 class _ImageCache:
-    """Decoded images by the key of their file.
+    """Cache of decoded images by the cache key of their file.
 
-    The lock is re-entrant, as garbage collection within it may call the cache again.
+    The lock is re-entrant, as garbage collection may call the cache while the lock is held.
     """
 
     def __init__(self) -> None:
@@ -191,11 +191,8 @@ class _ImageCache:
             if self.n_users == 0:
                 self._images.clear()
 
-    def serve(self, run: str, n_processes: int) -> None:
-        """Enable the cache for a run; clear the images of the previous run.
-
-        The memory budget is this process's share among `n_processes` processes.
-        """
+    def start_run(self, run: str, n_processes: int) -> None:
+        """Enable the cache for a run; see `enable_worker_image_cache`."""
         if run == self._run:
             return
         budget = _budget(n_processes)
@@ -205,7 +202,7 @@ class _ImageCache:
             self._images.clear()
 
     def get(self, key: str) -> DecodedImage | None:
-        """Return a cached image; None if there is none."""
+        """Return a cached image; None if it is not in the cache."""
         return self._images.get(key)
 
     def put(self, key: str, image: DecodedImage, n_bytes: int) -> None:
@@ -216,7 +213,7 @@ class _ImageCache:
                 self._budget -= n_bytes
 
     def clear(self) -> bool:
-        """Clear the cache and its budget; return whether it had images."""
+        """Remove all images, accept no new ones, and return whether there were any."""
         with self._lock:
             was_filled, self._budget = bool(self._images), 0
             self._images.clear()
@@ -241,7 +238,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def image_cache_enabled() -> Iterator[None]:
-    """Enable the cache of decoded images; the outermost exit frees its memory."""
+    """Enable the cache of decoded images; leaving the outermost context clears it."""
     _CACHE.add_user()
     try:
         yield
@@ -250,24 +247,18 @@ def image_cache_enabled() -> Iterator[None]:
 
 
 def enable_worker_image_cache(run: str, n_processes: int) -> None:
-    """Enable the cache in a worker process, until the next run begins or the process ends.
+    """Enable the cache in a worker process; clear the images of the previous run.
 
     Parameters
     ----------
     run : identifier of the run
     n_processes : number of processes that share the memory budget
     """
-    _CACHE.serve(run, n_processes)
+    _CACHE.start_run(run, n_processes)
 
 
 def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
-    """Return a decoded image, from the cache if possible.
-
-    Parameters
-    ----------
-    path : image file
-    n_bytes : memory of the decoded image
-    """
+    """Return a decoded image, from the cache if possible; `n_bytes` is its memory."""
     key = repr(found) if _CACHE.n_users and (found := stable_cache_key(path)) else ""
     image = _CACHE.get(key) if key else None
     if image is None:

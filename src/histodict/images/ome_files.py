@@ -1,10 +1,9 @@
 """Reading of OME-TIFF with tifffile and of OME-Zarr with zarr.
 
 The levels of an OME-TIFF are the sub-directories of its pages, and tiles are read one by one.
-Colours may be interleaved, plane by plane in one page, or one page each. JPEG tiles are decoded
-as in other slides; for compressions other than deflate tifffile needs imagecodecs. tifffile's own
-`aszarr` is not used: it needs zarr and reads uncompressed images strip by strip, often the whole
-image at once.
+Colours are interleaved, separate planes of a page, or separate pages. JPEG tiles are decoded as in
+other slides; for compressions other than deflate, tifffile needs imagecodecs. The `aszarr` of
+tifffile is not used, as it reads uncompressed images strip by strip, often the whole image.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from .ome_metadata import (
     OmeImage,
     OmeLevel,
     check_channels,
-    check_kind,
-    check_one_plane,
-    first_of_several,
+    check_dtype,
+    check_single_plane,
+    first_image_path,
     read_multiscale,
     read_ome_xml,
 )
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
 
 _NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
 _SEPARATE = 2
-# Width and height of the tiles in which uncompressed images are read.
-_TILE = (1024, 128)
-# A label or overview has at most this fraction of the pixels of the main image.
+# Maximum (width, height) of tiles that uncompressed images are divided into.
+_ROW_TILE = (1024, 128)
+# Maximum size of a label or overview image, as a fraction of the pixels of the main image.
 _MAX_FRACTION = 0.25
 
 
 def is_ome_tiff(path: str) -> bool:
-    """Return whether a file is a TIFF with a description in OME-XML."""
+    """Return whether a file is a TIFF that contains OME-XML."""
     from tifffile import TiffFile
 
     try:
@@ -64,7 +63,7 @@ def is_ome_tiff(path: str) -> bool:
 
 
 class OmeTiff(OmeBackend):
-    """Open OME-TIFF file."""
+    """Slide backend of an OME-TIFF file."""
 
     def __init__(self, path: str) -> None:
         from tifffile import TiffFile
@@ -72,11 +71,11 @@ class OmeTiff(OmeBackend):
         # References to other files are not followed.
         self._tiff = TiffFile(path, _multifile=False)
         try:
-            self._file = _File(path)
-            series, image = _main(self._tiff)
+            self._file = _SharedFile(path)
+            series, image = _find_main_image(self._tiff)
             cache = TileCache()
-            levels = [_level(self._file, level, image, cache) for level in series.levels]
-            mpp = plausible_mpp(image.mpp) or _tagged_mpp(series)
+            levels = [_make_level(self._file, level, image, cache) for level in series.levels]
+            mpp = plausible_mpp(image.mpp) or _read_tagged_mpp(series)
             super().__init__(path, levels, mpp)
         except BaseException:
             self.close()
@@ -89,7 +88,7 @@ class OmeTiff(OmeBackend):
             self._file.close()
 
 
-class _File:
+class _SharedFile:
     """File that several threads can read at the same time."""
 
     def __init__(self, path: str) -> None:
@@ -112,8 +111,8 @@ class _File:
 # --- image and metadata -------------------------------------------------------------------------
 
 
-def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
-    """Return the first image; refuse files with other images of about its size."""
+def _find_main_image(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
+    """Return the first image; raise UnreadableContentError if others are of similar size."""
     series = tiff.series
     if not series or not tiff.is_ome:
         raise ValueError("the OME description lists no image")
@@ -129,8 +128,9 @@ def _main(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
 
 
 def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
+    """Raise UnreadableContentError unless an image is a single plane of grey, RGB or RGBA."""
     sizes = dict(zip(series.axes.lower(), series.shape, strict=True))
-    check_one_plane(sizes)
+    check_single_plane(sizes)
     if "s" not in sizes:
         check_channels(image.channels, sizes.get("c", 1))
     elif sizes.get("c", 1) != 1 or sizes["s"] not in (3, 4):
@@ -143,13 +143,14 @@ def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
         raise UnreadableContentError(f"has unsupported axes ({series.axes}); save it as RGB")
 
 
-def _tagged_mpp(series: TiffPageSeries) -> float | None:
+def _read_tagged_mpp(series: TiffPageSeries) -> float | None:
+    """Return µm per pixel from the TIFF tags of the first page; None if unknown."""
     tags = series.keyframe.tags
     return tiff_mpp({tag.code: _number(tag.value) for tag in tags.values() if tag.count <= 2})
 
 
 def _number(value: Any) -> Any:
-    """Convert a fraction, given as a pair, to a number."""
+    """Return the quotient of a (numerator, denominator) pair; other values unchanged."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
     return value[0] / value[1] if is_pair else value
 
@@ -157,29 +158,33 @@ def _number(value: Any) -> Any:
 # --- levels -------------------------------------------------------------------------------------
 
 
-def _level(file: _File, series: TiffPageSeries, image: OmeImage, cache: TileCache) -> OmeLevel:
+def _make_level(
+    file: _SharedFile, series: TiffPageSeries, image: OmeImage, cache: TileCache
+) -> OmeLevel:
+    """Return a level from its pages (`series`): a `_JpegLevel`, `_RowLevel` or `_SegmentLevel`."""
     if not image.is_whole or any(page is None for page in series.pages):
         raise UnreadableContentError(
             "part of the image is in another file; save it as a single file"
         )
     pages = [page.aspage() for page in series.pages if page is not None]
     first = pages[0]
-    check_kind(np.dtype(first.dtype or "void"))
+    check_dtype(np.dtype(first.dtype or "void"))
     if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
         raise UnreadableContentError(
-            f"has colours of type {_name(first.photometric)}; save it as RGB"
+            f"has colours of type {_tag_name(first.photometric)}; save it as RGB"
         )
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
         raise ValueError("the channels have different sizes")
     if len(pages) == 1 and is_supported_page(first) and can_decode():
         return _JpegLevel(file, first, cache)
     _check_compression(first)
-    # Any part of uncompressed pixels can be read.
-    kind = _Rows if first.compression == _NONE and first.is_contiguous else _Segments
+    # Uncompressed pixels need not be read as tiles or strips.
+    kind = _RowLevel if first.compression == _NONE and first.is_contiguous else _SegmentLevel
     return kind(file, pages, cache)
 
 
 def _check_compression(page: TiffPage) -> None:
+    """Raise UnreadableContentError if tifffile cannot decompress a page."""
     from tifffile import TIFF
 
     try:
@@ -191,35 +196,35 @@ def _check_compression(page: TiffPage) -> None:
                 f"has an unknown compression ({reason}); save it with another one"
             ) from error
         raise UnreadableContentError(
-            f"is compressed with {_name(page.compression)}, which needs imagecodecs. "
+            f"is compressed with {_tag_name(page.compression)}, which needs imagecodecs. "
             f"Run: {install_command('ome')}"
         ) from error
 
 
-def _name(number: int) -> str:
-    """Return the name of a tag value, or its number."""
+def _tag_name(number: int) -> str:
+    """Return the name of an enumerated tag value; its number if it has none."""
     return str(getattr(number, "name", number))
 
 
 class _JpegLevel(OmeLevel):
-    """Level of JPEG tiles."""
+    """Level of JPEG tiles in one page."""
 
-    def __init__(self, file: _File, page: TiffPage, cache: TileCache) -> None:
+    def __init__(self, file: _SharedFile, page: TiffPage, cache: TileCache) -> None:
         self._tiles = JpegTileLevel(file.number, page, cache)
         super().__init__(self._tiles.size, self._tiles.tile, np.uint8, cache)
         self.check_tile(4)
 
-    def values(self, index: int) -> NDArray[Any] | None:
+    def read_values(self, index: int) -> NDArray[Any] | None:
         return self._tiles.decode(index, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
 
     def decode(self, index: int, out: Pixels) -> Pixels:
         return self._tiles.decode(index, out)
 
 
-class _Segments(OmeLevel):
-    """Level of tiles or strips, compressed or not."""
+class _SegmentLevel(OmeLevel):
+    """Level of tiles or strips, compressed or not, with one page or one page per colour."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], cache: TileCache) -> None:
+    def __init__(self, file: _SharedFile, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
         width, height = page.imagewidth, page.imagelength
         tile = (
@@ -236,10 +241,10 @@ class _Segments(OmeLevel):
         if any(len(each.dataoffsets) != n_expected for each in pages):
             raise ValueError("the directory lists too few or too many tiles for the image size")
 
-    def values(self, index: int) -> NDArray[Any] | None:
+    def read_values(self, index: int) -> NDArray[Any] | None:
         step = self.n_across * self.n_down
         planes = [
-            self._plane(page, index + step * plane)
+            self._decode_plane(page, index + step * plane)
             for page in self._pages
             for plane in range(self._n_planes)
         ]
@@ -248,7 +253,8 @@ class _Segments(OmeLevel):
             return None
         return present[0] if len(present) == 1 else np.concatenate(present, axis=2)
 
-    def _plane(self, page: TiffPage, index: int) -> NDArray[Any] | None:
+    def _decode_plane(self, page: TiffPage, index: int) -> NDArray[Any] | None:
+        """Return a tile or strip of a page by its index; None if it is missing."""
         length = page.databytecounts[index]
         if not length:
             return None
@@ -262,13 +268,13 @@ class _Segments(OmeLevel):
         return plane
 
 
-class _Rows(OmeLevel):
-    """Level of consecutive uncompressed rows, of which any part can be read."""
+class _RowLevel(OmeLevel):
+    """Level of consecutive uncompressed rows, which are read as tiles of `_ROW_TILE`."""
 
-    def __init__(self, file: _File, pages: Sequence[TiffPage], cache: TileCache) -> None:
+    def __init__(self, file: _SharedFile, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
         size = page.imagewidth, page.imagelength
-        tile = min(size[0], _TILE[0]), min(size[1], _TILE[1])
+        tile = min(size[0], _ROW_TILE[0]), min(size[1], _ROW_TILE[1])
         super().__init__(size, tile, page.dtype, cache)
         self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
         self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
@@ -280,7 +286,7 @@ class _Rows(OmeLevel):
             ]
             self._n_samples = 1
 
-    def values(self, index: int) -> NDArray[Any]:
+    def read_values(self, index: int) -> NDArray[Any]:
         row, column = divmod(index, self.n_across)
         y, x = row * self.tile[1], column * self.tile[0]
         height, width = min(self.tile[1], self.size[1] - y), min(self.tile[0], self.size[0] - x)
@@ -297,35 +303,35 @@ class _Rows(OmeLevel):
         return found
 
 
-# Small chunks are read together, up to this side, as each read takes about a millisecond.
+# Small chunks are read together, in tiles of about this side, as each read takes a millisecond.
 _TILE_PX = 512
 
 
 class OmeZarr(OmeBackend):
-    """Open OME-Zarr folder."""
+    """Slide backend of an OME-Zarr folder."""
 
     def __init__(self, path: str) -> None:
-        folder = _folder(path)
-        subfolder = first_of_several(folder.attributes())
+        folder = _open_zarr(path)
+        subfolder = first_image_path(folder.attributes())
         image = read_multiscale(folder.attributes(subfolder or ""))
         cache = TileCache()
-        opened = [folder.open(_checked(subfolder, name)) for name in image.paths]
+        opened = [folder.open(_join_level_path(subfolder, name)) for name in image.paths]
         levels = [_ChunkLevel(each, image, cache) for each in opened]
         super().__init__(path, levels, plausible_mpp(image.mpp))
         used = [each for each, level in zip(opened, levels, strict=True) if level in self.levels]
         self.metadata["missing_chunks"] = [
-            sum(each.missing for each in used),
-            sum(each.chunks for each in used),
+            sum(each.n_missing for each in used),
+            sum(each.n_chunks for each in used),
         ]
         scale = plausible_mpp(image.scale_without_unit)
         if scale is not None:
             self.metadata["properties"][SCALE_WITHOUT_UNIT] = repr(scale)
 
     def close(self) -> None:
-        """Do nothing: no file is open between two reads."""
+        """Do nothing, as no file is open between two reads."""
 
 
-def _folder(path: str) -> ZarrFolder:
+def _open_zarr(path: str) -> ZarrFolder:
     try:
         from .zarr_store import ZarrFolder
     except ImportError as error:
@@ -333,8 +339,8 @@ def _folder(path: str) -> ZarrFolder:
     return ZarrFolder(Path(path), MAX_TILE_BYTES)
 
 
-def _checked(subfolder: str | None, path: str) -> str:
-    """Return the path of a level relative to the folder; refuse paths outside of it."""
+def _join_level_path(subfolder: str | None, path: str) -> str:
+    """Join the paths of an image and its level; raise ValueError if the level is outside."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"the path {path!r} of a level is missing or outside the folder")
@@ -346,26 +352,28 @@ class _ChunkLevel(OmeLevel):
 
     def __init__(self, opened: OpenedArray, image: Multiscale, cache: TileCache) -> None:
         array, shape = opened.array, opened.metadata.shape
-        pieces = opened.metadata.pieces
+        inner_chunks = opened.metadata.inner_chunks
         if len(shape) != len(image.axes):
             raise ValueError(f"a level has {len(shape)} axes, but {image.axes!r} are named")
         sizes = dict(zip(image.axes, shape, strict=True))
-        check_one_plane(sizes)
+        check_single_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))
-        tile_y, tile_x = (_combined(piece) for piece in pieces[-2:])
+        tile_y, tile_x = (_combined_side(length) for length in inner_chunks[-2:])
         super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, cache)
-        self.check_tile(max(int(np.prod(pieces[:-2])), sizes.get("c", 1)))
+        self.check_tile(max(int(np.prod(inner_chunks[:-2])), sizes.get("c", 1)))
         self._array = array
-        self._front = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
+        self._leading = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
 
-    def values(self, index: int) -> NDArray[Any]:
+    def read_values(self, index: int) -> NDArray[Any]:
         row, column = divmod(index, self.n_across)
         y, x = row * self.tile[1], column * self.tile[0]
-        found = self._array[(*self._front, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))]
+        found = self._array[
+            (*self._leading, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))
+        ]
         planes = np.asarray(found)
         return planes[..., None] if planes.ndim == 2 else planes.transpose(1, 2, 0)
 
 
-def _combined(chunk: int) -> int:
-    """Return the side of the groups of chunks that are read together."""
+def _combined_side(chunk: int) -> int:
+    """Return the multiple of the side `chunk` nearest to _TILE_PX, but at least one chunk."""
     return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))

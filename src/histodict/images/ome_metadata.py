@@ -1,9 +1,8 @@
 """Metadata and levels of OME images.
 
-OME-TIFF describes its images in XML, by the OME data model
-(http://www.openmicroscopy.org/Schemas/OME/2016-06); OME-Zarr in the attributes of its folder,
-versions 0.4 and 0.5 (https://ngff.openmicroscopy.org). Levels consist of tiles of grey, RGB or
-RGBA, of 8 or 16 bits, which are converted to 8-bit RGB.
+OME-TIFF describes images in XML (http://www.openmicroscopy.org/Schemas/OME/2016-06), OME-Zarr in
+the attributes of the folder (versions 0.4 and 0.5, https://ngff.openmicroscopy.org). Tiles of grey,
+RGB or RGBA, of 8 or 16 bits, are converted to 8-bit RGB.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .raster import to_8_bits, white_level
 from .resampling import ResampleTile, composite_on_white
 from .slide_backend import Pixels, TileCache, TiledLevel, level_downsamples
 
-# Micrometres per unit, by the symbols of OME-XML and the names of OME-Zarr.
+# Micrometres per unit: symbols of OME-XML and names of OME-Zarr.
 _MICROMETRES = {
     **{"m": 1e6, "dm": 1e5, "cm": 1e4, "mm": 1e3, "µm": 1.0, "um": 1.0, "nm": 1e-3, "pm": 1e-6},
     **{"meter": 1e6, "decimeter": 1e5, "centimeter": 1e4, "millimeter": 1e3, "micrometer": 1.0},
@@ -35,14 +34,14 @@ _MICROMETRES = {
 }
 _COLOURS = (("r", "red", "ff0000"), ("g", "green", "00ff00"), ("b", "blue", "0000ff"))
 # Default names that programs give to channels.
-_NO_NAME = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
+_UNNAMED = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
 _MAX_NAMED = 4
 _VERSIONS = ("0.4", "0.5")
 _AXES = "tczyx"
 
 
-def micrometres(length: float, unit: str) -> float | None:
-    """Return a length in µm; None for a unit that is not a length, such as pixels."""
+def to_micrometres(length: float, unit: str) -> float | None:
+    """Convert a length to µm; return None if `unit` is not a unit of length, such as "pixel"."""
     # The micro sign and the Greek letter mu look alike, and `lower` converts one to the other.
     factor = _MICROMETRES.get(unit.strip().replace("\u03bc", "\u00b5").lower())
     return None if factor is None else length * factor
@@ -59,7 +58,7 @@ class Channel:
     ----------
     name : name of the channel, or empty
     colour : six hexadecimal digits, or empty
-    is_fluorescence : whether its metadata mark it as fluorescence
+    is_fluorescence : whether the metadata state that the channel is fluorescence
     """
 
     name: str = ""
@@ -67,22 +66,19 @@ class Channel:
     is_fluorescence: bool = False
 
     def could_be_colour(self, index: int) -> bool:
-        """Return whether the channel may be red, green or blue (`index` 0, 1 or 2)."""
+        """Return whether the channel may be red (`index` 0), green (1) or blue (2)."""
         name, colour = self.name.strip().lower(), _COLOURS[index]
         if self.is_fluorescence:
             return False
         if name in colour:
             return True
-        return bool(_NO_NAME.fullmatch(name)) and self.colour.lower() in ("", "ffffff", colour[2])
+        return bool(_UNNAMED.fullmatch(name)) and self.colour.lower() in ("", "ffffff", colour[2])
 
 
 def check_channels(channels: list[Channel], n_channels: int) -> None:
-    """Refuse channels other than red, green and blue, or grey.
+    """Raise UnreadableContentError unless the channels are red, green and blue, or grey.
 
-    Raises
-    ------
-    UnreadableContentError
-        If the image has other channels.
+    `channels` may have fewer or more entries than the image has channels.
     """
     shown = channels[:n_channels]
     if n_channels == 3 and all(channel.could_be_colour(at) for at, channel in enumerate(shown)):
@@ -99,8 +95,11 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
     )
 
 
-def check_one_plane(sizes: dict[str, int]) -> None:
-    """Refuse stacks and time series, given the sizes by the letters of the axes."""
+def check_single_plane(sizes: dict[str, int]) -> None:
+    """Raise UnreadableContentError if the image has several focal planes (z) or time points (t).
+
+    `sizes` is the length of each axis by its letter.
+    """
     labels = {"z": "focal planes (z)", "t": "time points (t)"}
     for letter, label in labels.items():
         if sizes.get(letter, 1) != 1:
@@ -119,8 +118,8 @@ class OmeImage:
     Attributes
     ----------
     mpp : known values of µm per pixel along x and y
-    channels : one per sample
-    is_whole : whether all of the image is in this file
+    channels : channel of each sample of a pixel
+    is_whole : whether all pixels of the image are in this file
     """
 
     mpp: list[float] = field(default_factory=list)
@@ -129,7 +128,7 @@ class OmeImage:
 
 
 def read_ome_xml(text: str) -> list[OmeImage]:
-    """Return the images described in OME-XML, in their order."""
+    """Return the metadata of all images in OME-XML."""
     root = ElementTree.fromstring(text)
     pixels = root.findall("{*}Image/{*}Pixels")
     file_uuid = root.get("UUID")
@@ -139,24 +138,25 @@ def read_ome_xml(text: str) -> list[OmeImage]:
 def _is_whole(pixels: ElementTree.Element, file_uuid: str | None) -> bool:
     """Return whether all parts of an image are in the file with this UUID.
 
-    Identifiers are compared, as file names may have changed since they were written.
+    UUIDs are compared, as files may have been renamed.
     """
     named = {(element.text or "").strip() for element in pixels.findall("{*}TiffData/{*}UUID")}
     return len(named) < 2 if file_uuid is None else named <= {file_uuid}
 
 
 def _xml_mpp(pixels: ElementTree.Element) -> list[float]:
+    """Return the known values of µm per pixel along x and y."""
     found = []
     for axis in "XY":
         length = pixels.get(f"PhysicalSize{axis}")
         unit = pixels.get(f"PhysicalSize{axis}Unit", "µm")
-        size = micrometres(float(length), unit) if length else None
+        size = to_micrometres(float(length), unit) if length else None
         found += [] if size is None else [size]
     return found
 
 
 def _xml_channels(pixels: ElementTree.Element) -> list[Channel]:
-    """Return one channel per sample; a channel of three samples is red, green and blue."""
+    """Return the channel of each sample; the samples of an RGB channel have no name and colour."""
     found: list[Channel] = []
     for channel in pixels.findall("{*}Channel"):
         n_samples = int(channel.get("SamplesPerPixel", "1"))
@@ -169,7 +169,7 @@ def _xml_channel(channel: ElementTree.Element) -> Channel:
     is_fluorescence = "fluorescence" in mode.lower() or any(
         channel.get(name) is not None for name in ("Fluor", "EmissionWavelength")
     )
-    # A signed number of 32 bits: red, green, blue and opacity.
+    # A signed 32-bit number of the bytes red, green, blue and opacity.
     colour = channel.get("Color", "")
     digits = f"{(int(colour) & 0xFFFFFFFF) >> 8:06x}" if colour else ""
     return Channel(channel.get("Name", ""), digits, is_fluorescence)
@@ -185,10 +185,10 @@ class Multiscale:
     Attributes
     ----------
     paths : paths of the levels, the finest first
-    axes : a letter for each axis, such as "cyx"
+    axes : letters of the axes in order, such as "cyx"
     mpp : known values of µm per pixel along x and y
-    channels : channels of the image
-    scale_without_unit : scale along x and y, if its axes have no unit
+    channels : metadata of the channels, possibly incomplete
+    scale_without_unit : scale along x and y if these axes have no unit; else empty
     """
 
     paths: list[str]
@@ -198,8 +198,8 @@ class Multiscale:
     scale_without_unit: list[float]
 
 
-def first_of_several(attributes: Mapping[str, Any]) -> str | None:
-    """Return the path of the first image in a Zarr folder of several; None if there is one only."""
+def first_image_path(attributes: Mapping[str, Any]) -> str | None:
+    """Return the path of the first of several images in a Zarr folder; None for a single image."""
     ome = ome_attributes(attributes)
     if "plate" in ome:
         raise UnreadableContentError(
@@ -210,7 +210,7 @@ def first_of_several(attributes: Mapping[str, Any]) -> str | None:
 
 
 def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
-    """Read the attributes of one image.
+    """Return the metadata in the attributes of an OME-Zarr image.
 
     Raises
     ------
@@ -235,10 +235,10 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
             f"has axes {letters!r}; supported are t, c, z, y, x in this order"
         )
     paths = [str(dataset["path"]) for dataset in found["datasets"]]
-    scales = [scale for scale in (_scale(found["datasets"][0]), _scale(found)) if scale]
+    scales = [scale for scale in (_read_scale(found["datasets"][0]), _read_scale(found)) if scale]
     lengths = {at: math.prod(scale[at] for scale in scales) for at in (-1, -2)} if scales else {}
     units = {at: str(axes[at]["unit"]) for at in (-1, -2) if "unit" in axes[at]}
-    mpp = [micrometres(lengths[at], units[at]) for at in lengths if at in units]
+    mpp = [to_micrometres(lengths[at], units[at]) for at in lengths if at in units]
     channels = (ome.get("omero") or {}).get("channels") or []
     return Multiscale(
         paths,
@@ -249,27 +249,28 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     )
 
 
-def _scale(part: Mapping[str, Any]) -> list[float]:
+def _read_scale(part: Mapping[str, Any]) -> list[float]:
+    """Return the scale of each axis in the transforms of a level or image; empty without one."""
     for transform in part.get("coordinateTransformations", ()):
         if transform.get("type") == "scale" and "scale" in transform:
             return [float(number) for number in transform["scale"]]
     return []
 
 
-# Limit of a decoded tile: the decoding process has about a gigabyte of memory.
+# Maximum size of a decoded tile; the process that decodes it has about a gigabyte of memory.
 MAX_TILE_BYTES = 256 * 2**20
-_KINDS = ("uint8", "uint16")
-# Maximum ratio of the reductions along x and y of a level; others are separate images.
-_MAX_SKEW = 1.05
+_DTYPES = ("uint8", "uint16")
+# Maximum ratio of the reductions of a level along x and y; otherwise it is a separate image.
+_MAX_ASPECT_CHANGE = 1.05
 
 
 class OmeLevel(TiledLevel):
-    """Level of an OME image, in tiles of 8 or 16 bits.
+    """Level of an OME image of 8 or 16 bits.
 
     Attributes
     ----------
     dtype : data type of the values
-    white : value that becomes 255 when values are scaled to 8 bits
+    white : value that is scaled to 255 in 8 bits
     """
 
     def __init__(
@@ -278,17 +279,17 @@ class OmeLevel(TiledLevel):
         super().__init__(size, tile, cache)
         self.dtype = np.dtype(dtype)
         self.white = 255.0
-        check_kind(self.dtype)
+        check_dtype(self.dtype)
 
     @abstractmethod
-    def values(self, index: int) -> NDArray[Any] | None:
+    def read_values(self, index: int) -> NDArray[Any] | None:
         """Return a tile (height, width, n_samples) by its row-major index; None if it is missing.
 
-        The tile is cropped to the level. n_samples is 1 for grey, 3 for RGB, 4 for RGBA.
+        The tile is cropped at the border of the level. n_samples is 1 (grey), 3 (RGB) or 4 (RGBA).
         """
 
     def check_tile(self, n_samples: int) -> None:
-        """Refuse tiles that are too large to be decoded."""
+        """Raise UnreadableContentError if tiles of `n_samples` per pixel are too large."""
         n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
             raise UnreadableContentError(
@@ -297,14 +298,14 @@ class OmeLevel(TiledLevel):
                 "of 512 x 512"
             )
 
-    def largest(self) -> int:
-        """Return the largest pixel value of the level; all tiles are read."""
-        found = (self.values(index) for index in range(self.n_across * self.n_down))
+    def max_pixel_value(self) -> int:
+        """Return the maximum pixel value of the level; all tiles are read."""
+        found = (self.read_values(index) for index in range(self.n_across * self.n_down))
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Return a tile as 8-bit RGB in the first three channels of `out`."""
-        values = self.values(index)
+        """Decode a tile into the first three channels of `out`, as 8-bit RGB."""
+        values = self.read_values(index)
         if values is None:
             out[:] = 255
             return out
@@ -316,9 +317,9 @@ class OmeLevel(TiledLevel):
         return out
 
 
-def check_kind(dtype: np.dtype[Any]) -> None:
-    """Refuse data types other than 8 or 16 unsigned bits."""
-    if dtype.name not in _KINDS:
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Raise UnreadableContentError unless the data type is uint8 or uint16."""
+    if dtype.name not in _DTYPES:
         raise UnreadableContentError(
             f"has values of type {dtype.name} instead of 8 or 16 bits per colour; save it as "
             "RGB with 8 bits per colour"
@@ -326,13 +327,13 @@ def check_kind(dtype: np.dtype[Any]) -> None:
 
 
 class OmeBackend:
-    """Open OME image; `levels` begin with the finest. Subclasses define `close`."""
+    """Base class of the slide backends of OME images; `levels` begin with the finest."""
 
     def __init__(self, path: str, levels: Sequence[OmeLevel], mpp: float | None) -> None:
-        self.levels = _true_levels(levels)
+        self.levels = _select_levels(levels)
         if self.levels[0].dtype.itemsize > 1:
-            # The smallest level suffices: in the others only single pixels could be brighter.
-            white = white_level(Path(path), 0, self.levels[-1].largest())
+            # Only the smallest level is read: in the others, only single pixels may be brighter.
+            white = white_level(Path(path), 0, self.levels[-1].max_pixel_value())
             for level in self.levels:
                 level.white = white
         sizes = [level.size for level in self.levels]
@@ -343,20 +344,20 @@ class OmeBackend:
             "properties": {} if mpp is None else {"openslide.mpp-x": repr(mpp)},
         }
 
-    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the rectangle `piece` of a level, not resampled yet."""
-        pixels = self.levels[piece.level].region(piece.x, piece.y, piece.width, piece.height)
-        return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
+    def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
+        """Return the pixels of a tile, not resampled; see `SlideBackend.read_region`."""
+        pixels = self.levels[tile.level].region(tile.x, tile.y, tile.width, tile.height)
+        return Image.frombuffer("RGBX", (tile.width, tile.height), pixels, "raw", "RGBX", 0, 1)
 
 
-def _true_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Return the levels that are reductions of the first one, each smaller than the previous."""
+def _select_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
+    """Return the first level and its reductions, each smaller than its predecessor."""
     found = [levels[0]]
     for level in levels[1:]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))
         is_smaller = level.size[0] < found[-1].size[0] and level.size[1] <= found[-1].size[1]
-        # Rounding changes the ratio of short sides.
-        slack = _MAX_SKEW + 2 / min(level.size)
-        if is_smaller and 1 / slack < across / down < slack and level.dtype == found[0].dtype:
+        # Short sides, rounded to whole pixels, have another ratio.
+        limit = _MAX_ASPECT_CHANGE + 2 / min(level.size)
+        if is_smaller and 1 / limit < across / down < limit and level.dtype == found[0].dtype:
             found.append(level)
     return found

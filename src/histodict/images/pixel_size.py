@@ -1,12 +1,12 @@
-"""Pixel size of images and where it comes from: one policy for all commands.
+"""Pixel size of images, and its origin.
 
 The first of these sources that gives a value is used:
 
-    command     --override-mpp, given for all images
-    table       the value of the image in the column mpp
-    file        a property of the slide, or the resolution of a TIFF
-    command     --mpp, given for images whose file and table give none
-    assumed     the pixel size of the model's training images
+    command     option --override-mpp, for all images
+    table       value of the image in the column mpp
+    file        property of the slide, or resolution of a TIFF
+    command     option --mpp, for images without a value in the table and the file
+    assumed     pixel size of the model's training images
     unknown     none of these
 
 Each run reports once how many pixel sizes are assumed; see docs/pixel-size.md.
@@ -27,7 +27,7 @@ from .file_types import ImageError, is_zarr
 from .memory_image import ImageLike, MemoryImage
 from .source import open_image
 
-_MAX_RATIO = 1.1  # of pixel sizes that are regarded as equal
+_MAX_RATIO = 1.1  # maximum ratio of pixel sizes that are regarded as equal
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PixelSize:
     ----------
     mpp : µm per pixel; None if unknown
     origin : source of the value, as listed in the module's docstring
-    hint : note on a value in the file that may be the pixel size; else empty
+    hint : note on a value in the file that may be the pixel size; "" if there is none
     """
 
     mpp: float | None
@@ -52,11 +52,11 @@ class PixelSize:
 
     @property
     def user_mpp(self) -> float | None:
-        """Pixel size given by the user; None if it is the file's own or unknown."""
+        """Pixel size specified in a table or an option; None if it has another origin."""
         return self.mpp if self.origin in ("table", "command") else None
 
     def assuming(self, trained_mpp: float | None) -> PixelSize:
-        """Return this pixel size or, if it is unknown, that of the model's training images."""
+        """Return this pixel size or, if it is unknown, `trained_mpp` with origin "assumed"."""
         if self.mpp is None and trained_mpp is not None:
             return replace(self, mpp=trained_mpp, origin="assumed")
         return self
@@ -64,12 +64,12 @@ class PixelSize:
 
 @dataclass(frozen=True)
 class PixelSizeOption:
-    """Pixel size given by the user, in µm; None if not given.
+    """Pixel size specified by the user, in µm per level-0 pixel; None if not specified.
 
     Attributes
     ----------
-    default : used if neither a table nor the file gives a value
-    table : value of the table for this image; takes precedence over the file
+    default : used if neither a table nor the file states a pixel size
+    table : value for this image in a table; takes precedence over the file
     override : takes precedence over all others
     """
 
@@ -88,7 +88,7 @@ class PixelSizeOption:
 
         Parameters
         ----------
-        mpp : number, which becomes the default; option, which is returned unchanged; or None
+        mpp : number, which becomes `default`; option, which is returned unchanged; or None
 
         Returns
         -------
@@ -97,11 +97,11 @@ class PixelSizeOption:
         return mpp if isinstance(mpp, PixelSizeOption) else cls(default=mpp)
 
     def with_table(self, mpp: float | None) -> PixelSizeOption:
-        """Return the option for an image of a table, without values that have no effect on it.
+        """Return the option for one image of a table, reduced to the values that apply to it.
 
         Parameters
         ----------
-        mpp : pixel size of the image in the table; None if the table gives none
+        mpp : pixel size of the image in the table; None if the table states none
 
         Returns
         -------
@@ -140,16 +140,16 @@ class PixelSizeOption:
         return PixelSize(None, "unknown", size_hint(path))
 
 
-MppLike = float | PixelSizeOption | None  # a bare number is the default
+MppLike = float | PixelSizeOption | None  # a number is the default of an option
 
 
 def file_pixel_size(path: ImageLike) -> float | None:
-    """Return the pixel size stated by an image; results are cached until the file changes."""
+    """Return µm per pixel as stated by an image, cached until the file changes; None if unknown."""
     return path.mpp if isinstance(path, MemoryImage) else _read_size(path)[0]
 
 
-def recorded_size(row: Mapping[str, Any]) -> PixelSize:
-    """Return the pixel size recorded in a row of a table of predictions."""
+def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
+    """Return the pixel size in a row (columns mpp, mpp_from, path) of a table of predictions."""
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
         return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
@@ -158,7 +158,7 @@ def recorded_size(row: Mapping[str, Any]) -> PixelSize:
 
 
 def size_hint(path: ImageLike) -> str:
-    """Return a note on the scale of an OME-Zarr without units, which may be the pixel size."""
+    """Return a note if an OME-Zarr has a scale without unit, a possible pixel size; else ""."""
     if isinstance(path, MemoryImage) or not is_zarr(path):
         return ""
     scale = _read_size(path)[1]
@@ -170,12 +170,13 @@ def size_hint(path: ImageLike) -> str:
 
 
 def _read_size(path: Path) -> tuple[float | None, str | None]:
+    """Return µm per pixel, and the scale without unit of an OME-Zarr; None if unknown."""
     state = repr(file_key(path)) if exists(path) else ""
-    return _sizes_in(str(path), state)
+    return _read_cached(str(path), state)
 
 
 @lru_cache(maxsize=100_000)
-def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
+def _read_cached(path: str, state: str) -> tuple[float | None, str | None]:
     with open_image(path) as source:
         return source.mpp, getattr(source, "scale_without_unit", None)
 
@@ -183,8 +184,8 @@ def _sizes_in(path: str, state: str) -> tuple[float | None, str | None]:
 # --- many images --------------------------------------------------------------------------------
 
 
-def how_to_set() -> str:
-    """Return advice on how to give a pixel size that is not known."""
+def pixel_size_advice() -> str:
+    """Return advice on how to specify an unknown pixel size, for messages."""
     return hint(
         python="set it with mpp=… or in a column 'mpp'",
         cli="set it with --mpp or in a column 'mpp'",
@@ -193,40 +194,37 @@ def how_to_set() -> str:
 
 
 def first_hint(sizes: Sequence[PixelSize]) -> str:
-    """Return the first hint of these pixel sizes, and the number of others, as text to append."""
+    """Return the first hint and the number of other hints, to append to a message; else ""."""
     hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
     more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
     return f". {hints[0]}{more}" if hints else ""
 
 
 def is_mixed(sizes: Sequence[float]) -> bool:
-    """Return whether pixel sizes differ so much that images cannot be used without rescaling.
-
-    `sizes` has at least one value.
-    """
+    """Return whether the pixel sizes (at least one) differ by more than 10 %."""
     return max(sizes) > _MAX_RATIO * min(sizes)
 
 
 def size_warnings(
-    sizes: Sequence[PixelSize], trained_mpp: float | None, works_at: float | None
+    sizes: Sequence[PixelSize], trained_mpp: float | None, model_mpp: float | None
 ) -> list[str]:
-    """Return at most one warning about unknown pixel sizes in a run over images.
+    """Return at most one warning about unknown pixel sizes of images or of the model.
 
     Parameters
     ----------
     sizes : pixel sizes of the images
     trained_mpp : pixel size of the model's training images; None if unknown
-    works_at : pixel size that the model resamples images to; None if it does not resample
+    model_mpp : pixel size to which the model resamples images; None if it does not resample
     """
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
         return [
             f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known. The "
             f"model assumes {trained_mpp:g} µm, the pixel size of its training images. If that is "
-            f"not true, predictions are wrong: {how_to_set()}{first_hint(sizes)}"
+            f"not true, predictions are wrong: {pixel_size_advice()}{first_hint(sizes)}"
         ]
     known = [size.mpp for size in sizes if size.mpp is not None]
-    if known and trained_mpp is None and works_at is None:
+    if known and trained_mpp is None and model_mpp is None:
         min_mpp, max_mpp = min(known), max(known)
         span = f"{min_mpp:g} µm" if min_mpp == max_mpp else f"{min_mpp:g} to {max_mpp:g} µm"
         remedy = hint(

@@ -1,10 +1,9 @@
 """Plain image files (JPEG, PNG, BMP, TIFF) decoded to 8-bit RGB.
 
-No file states which value is white, but cameras and programs use few ranges. For pixels of more
-than 8 bits, white is the least of these values that is not below the largest pixel value: 255,
-4095 (12 bits of a camera in 16-bit words), 65535; for floating point also 1. These differ by a
-factor of 16 or more, so that a dark image is not mistaken for one of another range. Floating-point
-values may overshoot: those above white, but below twice white, count as white.
+Files do not state which value is white. For pixels of more than 8 bits, white is the smallest of
+255, 4095 (12-bit cameras) and 65535 that is not less than the maximum pixel value; for floating
+point also 1. These values differ by a factor of 16 or more, so that a dark image is not mistaken
+for one of another range. Floating-point values between white and twice white count as white.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from .file_types import (
     ImageError,
     InsufficientMemoryError,
     UnknownImageError,
-    is_closed,
+    check_not_special,
+    is_unreadable_folder,
     is_zarr,
-    refuse_odd,
     special_file_kind,
 )
 
@@ -40,33 +39,33 @@ if TYPE_CHECKING:
 
 
 _WHITES = (255, 4095, 65535)
-_SLACK = 1e-3  # relative rounding error of floats below 0 and above the last white
-_OVERSHOOT = 2  # times white: limit of floats after resizing or sharpening
+_ROUNDING = 1e-3  # relative rounding error of floats below 0 and above 65535
+_OVERSHOOT = 2  # maximum of floats after resizing or sharpening, as a multiple of white
 _SWAPPED = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little" else "16L"}
 _N_BANDS = 3
 
 
-def white_level(path: Path, least: float, most: float, *, is_float: bool = False) -> float:
-    """Return the pixel value that represents white, for an image with this range of values.
+def white_level(path: Path, low: float, high: float, *, is_float: bool = False) -> float:
+    """Return the value of white for an image with this range of values; see the module docstring.
 
     Parameters
     ----------
     path : file, for messages
-    least, most : smallest and largest value of the image
-    is_float : whether the values are of floating point
+    low, high : minimum and maximum of the pixel values
+    is_float : whether the values are floating-point numbers
 
     Raises
     ------
     ImageError
-        If the values fit no known range.
+        If a value is negative or larger than 65535.
     """
-    slack = _SLACK if is_float else 0.0
+    rounding = _ROUNDING if is_float else 0.0
     for white in (1, *_WHITES) if is_float else _WHITES:
-        overshoots = is_float and white < most < _OVERSHOOT * white and white != _WHITES[-1]
-        if least >= -slack * most and (most <= (1 + slack) * white or overshoots):
+        overshoots = is_float and white < high < _OVERSHOOT * white and white != _WHITES[-1]
+        if low >= -rounding * high and (high <= (1 + rounding) * white or overshoots):
             return float(white)
     raise ImageError(
-        f"{path}: values from {least:g} to {most:g} are not colours; the maximum must be 1, "
+        f"{path}: values from {low:g} to {high:g} are not colours; the maximum must be 1, "
         "255, 4095 or 65535; save the image as RGB with 8 bits per colour"
     )
 
@@ -81,19 +80,19 @@ def to_8_bits(values: NDArray[Any], white: float) -> NDArray[np.uint8]:
 
 
 def is_wide_colour(image: Any) -> bool:
-    """Return whether an image that is not loaded yet has 16-bit colours."""
+    """Return whether a Pillow image, not loaded yet, has 16-bit colours."""
     has_tiles = bool(getattr(image, "tile", ()))
     return image.mode in ("RGB", "RGBA") and has_tiles and "16" in _raw_mode(image)
 
 
 def fix_planar_16bit(image: Any) -> None:
-    """Correct the raw mode of planar 16-bit TIFF colours, which Pillow takes for 8-bit ones."""
+    """Correct the raw mode of a TIFF with planar 16-bit colours, which Pillow reads as 8-bit."""
     tags: Any = getattr(image, "tag_v2", {})
     if image.mode not in ("RGB", "RGBA") or max(tags.get(258, (8,))) != 16:
         return
-    ending = "16L" if tags.prefix == b"II" else "16B"
+    byte_order = "16L" if tags.prefix == b"II" else "16B"
     image.tile = [
-        tile._replace(args=(f"{tile.args[0]};{ending}", *tile.args[1:]))
+        tile._replace(args=(f"{tile.args[0]};{byte_order}", *tile.args[1:]))
         if tile.args[0] in ("R", "G", "B", "A") and tile.codec_name == "raw"
         else tile
         for tile in image.tile
@@ -101,13 +100,13 @@ def fix_planar_16bit(image: Any) -> None:
 
 
 def decode_low_bytes(image: Any) -> None:
-    """Set the raw mode of a 16-bit image so that Pillow decodes the lower bytes on loading."""
-    ending = _raw_mode(image)[-3:]
-    image.tile = [_with_raw_mode(tile, ending, _SWAPPED[ending]) for tile in image.tile]
+    """Make Pillow decode the lower instead of the upper bytes of 16-bit colours."""
+    byte_order = _raw_mode(image)[-3:]
+    image.tile = [_with_raw_mode(tile, byte_order, _SWAPPED[byte_order]) for tile in image.tile]
 
 
 def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Combine upper and lower bytes of 16-bit colours, and scale the values to 8 bits."""
+    """Return 16-bit colours, from their upper and lower bytes, scaled to 8 bits."""
     values = high.astype(np.uint16) * 256 + low
     return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 
@@ -126,8 +125,11 @@ def _with_raw_mode(tile: Any, old: str, new: str) -> Any:
 # --- floating point -----------------------------------------------------------------------------
 
 
-def float_page(path: Path) -> dict[str, Any] | None:
-    """Return size, tags and bytes of a floating-point TIFF; None for any other file."""
+def read_float_page(path: Path) -> dict[str, Any] | None:
+    """Return metadata of the first page of a floating-point TIFF; None for any other file.
+
+    The keys are size (width, height), tags (values by code) and n_bytes (decoded).
+    """
     from tifffile import TiffFile
 
     try:
@@ -145,7 +147,7 @@ def float_page(path: Path) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> Any:
-    """Convert a fraction, given as a pair, to a number."""
+    """Return the quotient of a (numerator, denominator) pair; other values unchanged."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
     return value[0] / value[1] if is_pair else value
 
@@ -158,7 +160,12 @@ def read_floats(path: Path) -> NDArray[np.uint8]:
 
 
 def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Convert grey or colours, interleaved or plane by plane, to pixels (height, width, 3).
+    """Convert floating-point grey or colours to 8-bit pixels (height, width, 3).
+
+    Parameters
+    ----------
+    path : file, for messages
+    values : (height, width), (height, width, 3) or (3, height, width)
 
     Raises
     ------
@@ -176,25 +183,31 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
         )
     if not np.isfinite(values).all():
         raise ImageError(f"{path}: contains NaN; save the image as RGB with 8 bits per colour")
-    least, most = float(values.min()), float(values.max())
-    return to_8_bits(values, white_level(path, least, most, is_float=True))
+    low, high = float(values.min()), float(values.max())
+    return to_8_bits(values, white_level(path, low, high, is_float=True))
 
 
 _ORIENTATION = 274
 _STRIP_ROWS = 256
 
 
-def orientation_of(exif: Image.Exif) -> int:
+def exif_orientation(exif: Image.Exif) -> int:
     """Return the EXIF orientation, from 1 (upright) to 8."""
     value = exif.get(_ORIENTATION, 1)
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 class DecodedImage:
-    """Decoded image with regions as 8-bit RGB, rotated by EXIF and composited on white.
+    """Decoded image, whose regions are converted to 8-bit RGB, rotated by EXIF, on white.
 
-    The pixels are stored as decoded, to avoid a second copy; only 16-bit colours are reduced to 8
-    bits. `white_level` determines which value is white.
+    Parameters
+    ----------
+    path : file, for messages
+    image : loaded Pillow image
+
+    Attributes
+    ----------
+    size : (width, height) after rotation
     """
 
     def __init__(self, path: Path, image: Image.Image) -> None:
@@ -204,10 +217,10 @@ class DecodedImage:
                 "bits per colour"
             )
         self._image = image
-        self._orientation = orientation_of(image.getexif())
-        self._white = _white(path, image) if image.mode.startswith("I") else 255.0
-        turned = self._orientation >= 5
-        self.size = (image.height, image.width) if turned else (image.width, image.height)
+        self._orientation = exif_orientation(image.getexif())
+        self._white = _find_white(path, image) if image.mode.startswith("I") else 255.0
+        is_transposed = self._orientation >= 5
+        self.size = (image.height, image.width) if is_transposed else (image.width, image.height)
 
     def region(self, x: int, y: int, width: int, height: int) -> Image.Image:
         """Return a region as RGB; pixels outside the image are white."""
@@ -215,19 +228,20 @@ class DecodedImage:
 
         left, right = (min(max(0, at), self.size[0]) for at in (x, x + width))
         top, bottom = (min(max(0, at), self.size[1]) for at in (y, y + height))
-        inside = self._inside(left, top, right, bottom)
+        inside = self._crop(left, top, right, bottom)
         if inside.size == (width, height):
             return inside
         white = Image.new("RGB", (width, height), "white")
         white.paste(inside, (left - x, top - y))
         return white
 
-    def _inside(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+    def _crop(self, left: int, top: int, right: int, bottom: int) -> Image.Image:
+        """Return a region within the rotated image as RGB."""
         from PIL import Image
 
         w, h = self._image.size
         mirrored = (w - right, h - bottom, w - left, h - top)
-        across = (w - bottom, h - right, w - top, h - left)  # for orientations that swap x and y
+        transposed = (w - bottom, h - right, w - top, h - left)  # if the orientation swaps x and y
         turn = Image.Transpose
         box, turns = {
             1: ((left, top, right, bottom), None),
@@ -235,15 +249,16 @@ class DecodedImage:
             3: (mirrored, turn.ROTATE_180),
             4: ((left, mirrored[1], right, mirrored[3]), turn.FLIP_TOP_BOTTOM),
             5: ((top, left, bottom, right), turn.TRANSPOSE),
-            6: ((top, across[1], bottom, across[3]), turn.ROTATE_270),
-            7: (across, turn.TRANSVERSE),
-            8: ((across[0], left, across[2], right), turn.ROTATE_90),
+            6: ((top, transposed[1], bottom, transposed[3]), turn.ROTATE_270),
+            7: (transposed, turn.TRANSVERSE),
+            8: ((transposed[0], left, transposed[2], right), turn.ROTATE_90),
         }[self._orientation]
         part = _as_rgb(self._image.crop(box), self._white)
         return part if turns is None else part.transpose(turns)
 
 
 def _as_rgb(image: Image.Image, white: float) -> Image.Image:
+    """Convert an image to 8-bit RGB on white; the grey value `white` becomes 255."""
     from PIL import Image
 
     if image.mode.startswith("I"):
@@ -255,35 +270,35 @@ def _as_rgb(image: Image.Image, white: float) -> Image.Image:
 
 
 def iter_strips(image: Image.Image) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield blocks of rows of an image: a slice of rows and their pixels."""
+    """Yield (slice of rows, pixels of these rows) for successive blocks of rows."""
     for y in range(0, image.height, _STRIP_ROWS):
         rows = slice(y, min(y + _STRIP_ROWS, image.height))
         yield rows, np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
 
 
-def _white(path: Path, grey: Image.Image) -> float:
-    """Return the grey value that is white, reading strip by strip."""
+def _find_white(path: Path, grey: Image.Image) -> float:
+    """Return the value of white of a grey image, read strip by strip to limit memory."""
     limits = [(int(strip.min()), int(strip.max())) for _, strip in iter_strips(grey)]
     return white_level(path, min(low for low, _ in limits), max(high for _, high in limits))
 
 
 MAX_PIXELS = 500_000_000
-# Bytes of pixels per byte of file: deflate and JPEG reach 1,000, LZW 2,000.
+# Maximum bytes of pixels per byte of file: deflate and JPEG reach 1,000, LZW 2,000.
 MAX_COMPRESSION_RATIO = 3000
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
-WIDTH, HEIGHT = 256, 257  # tags
+WIDTH, HEIGHT = 256, 257  # codes of TIFF tags, like the next two lines
 _ROWS_PER_STRIP, _SAMPLES, _BITS = 278, 277, 258
 _X_RESOLUTION, _Y_RESOLUTION, _RESOLUTION_UNIT = 282, 283, 296
-_MICRONS = {2: 25_400.0, 3: 10_000.0}  # per inch, per centimetre
-# Values outside this range are defaults of programs: 72 dpi is 353 µm, and one pixel per unit
-# 10,000 µm or more.
+_MICRONS = {2: 25_400.0, 3: 10_000.0}  # by resolution unit: inch and centimetre
+# Pixel sizes outside this range are defaults of programs: 72 dpi is 353 µm, and one pixel per unit
+# is at least 10,000 µm.
 _MIN_MPP, _MAX_MPP = 0.05, 20.0
 
 
 # Bytes per pixel in Pillow; other modes take 4.
 _BYTES_OF_MODE = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 _MAX_MESSAGE = 300
-TWELVE_BITS = 16  # limit of the upper byte of 16-bit values that use only 12 bits
+TWELVE_BITS = 16  # upper bytes of 12-bit values are less than this
 
 
 @dataclass(frozen=True)
@@ -303,22 +318,22 @@ class ImageHeader:
 
 
 def plausible_mpp(values: list[float]) -> float | None:
-    """Return the mean of the pixel sizes in µm; None outside of 0.05 to 20 µm."""
+    """Return the mean of pixel sizes in µm; None if it is not between 0.05 and 20 µm."""
     mpp = sum(values) / len(values) if values else math.nan
     return mpp if _MIN_MPP <= mpp <= _MAX_MPP else None
 
 
 def read_header(path: Path) -> ImageHeader:
-    """Read the size as displayed (after EXIF rotation), and the pixel size of a TIFF."""
+    """Read the header of an image file: its size after EXIF rotation, and the mpp of a TIFF."""
     try:
         with open_pillow(path) as image:
             _check_size(path, image.size)
             if image.mode != "F":
                 return ImageHeader(
-                    _displayed_size(image), tiff_mpp(tags_of(image)), decoded_bytes(image)
+                    _displayed_size(image), tiff_mpp(tiff_tags(image)), decoded_bytes(image)
                 )
     except UnknownImageError:
-        if float_page(path) is None:
+        if read_float_page(path) is None:
             raise
     return _float_header(path)
 
@@ -329,44 +344,42 @@ def decode(path: Path) -> DecodedImage:
         with open_pillow(path) as image:
             if image.mode != "F":
                 _check_size(path, image.size)
-                _check_squeezed(path, image)
+                _check_compression_ratio(path, image)
                 check_memory(path, image.size, decoded_bytes(image) + _working_bytes(image))
                 fix_planar_16bit(image)
                 is_wide = is_wide_colour(image)
                 image.load()
-                if is_wide and max_value(image) < TWELVE_BITS:
+                if is_wide and max_colour_value(image) < TWELVE_BITS:
                     _fill_low_bytes(path, image)
                 return DecodedImage(path, image)
     except UnknownImageError:
-        if float_page(path) is None:
+        if read_float_page(path) is None:
             raise
     return _decode_floats(path)
 
 
-def max_value(image: Image.Image) -> int:
-    """Return the largest value of any colour."""
+def max_colour_value(image: Image.Image) -> int:
+    """Return the maximum of red, green and blue."""
     bands: Any = image.getextrema()
     return int(max(most for _, most in bands[:3]))
 
 
 def _fill_low_bytes(path: Path, image: Image.Image) -> None:
-    """Recompute an image of 16-bit colours that uses the lower 12 bits only.
+    """Correct an image of 16-bit colours that use only 12 bits.
 
-    Pillow keeps the upper 8 bits; the lower 8 are decoded separately.
+    Pillow decodes the upper 8 bits; the lower 8 bits are decoded separately.
     """
     from PIL import Image
 
     check_memory(path, image.size, 20 * image.width * image.height)
-    with open_pillow(path) as again:
-        fix_planar_16bit(again)
-        decode_low_bytes(again)
-        again.load()
-        high, low = np.asarray(image), np.asarray(again)
+    with open_pillow(path) as low_image:
+        fix_planar_16bit(low_image)
+        decode_low_bytes(low_image)
+        low_image.load()
+        high, low = np.asarray(image), np.asarray(low_image)
     # Transparency may have another range than the colours.
-    parts = [
-        combine_bytes(path, high[..., part], low[..., part]) for part in (np.s_[:3], np.s_[3:])
-    ]
-    image.paste(Image.fromarray(np.concatenate(parts, axis=2)))
+    bands = [combine_bytes(path, high[..., at], low[..., at]) for at in (np.s_[:3], np.s_[3:])]
+    image.paste(Image.fromarray(np.concatenate(bands, axis=2)))
 
 
 def _float_header(path: Path) -> ImageHeader:
@@ -377,7 +390,7 @@ def _float_header(path: Path) -> ImageHeader:
 
 
 def _read_float_page(path: Path) -> dict[str, Any]:
-    page = float_page(path)
+    page = read_float_page(path)
     if page is None:
         raise ImageError(f"{path}: the image is damaged; copy it again")
     return page
@@ -399,14 +412,14 @@ def _decode_floats(path: Path) -> DecodedImage:
 
 @contextmanager
 def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
-    """Open a file as a Pillow image; exceptions of Pillow become ImageError."""
+    """Open a file as a Pillow image; convert exceptions of Pillow to ImageError."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        # Not by name: Pillow would map the file, and crash if it is truncated while it is read.
+        # Not by name: Pillow would map the file, and crash if it is truncated during the read.
         with (
             _describe_error(path),
-            _own_pixel_limit(),
+            _pillow_limit_suspended(),
             open(path, "rb") as file,
             Image.open(file, "r", formats) as image,
         ):
@@ -422,7 +435,7 @@ def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Imag
 def _describe_error(path: Path) -> Iterator[None]:
     """Convert exceptions of a decoder to ImageError.
 
-    UnidentifiedImageError passes, so that the caller can try other formats.
+    UnidentifiedImageError is not converted, so that the caller can try other formats.
     """
     from PIL import UnidentifiedImageError
 
@@ -445,12 +458,9 @@ def _describe_error(path: Path) -> Iterator[None]:
 
 
 def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
-    """Refuse an image that needs more memory than available, before decoding it.
+    """Raise InsufficientMemoryError if less than `n_bytes` of memory are free to decode an image.
 
-    Raises
-    ------
-    InsufficientMemoryError
-        If `n_bytes` exceed the free memory.
+    The path and the `size` (width, height) are for the message.
     """
     available = available_bytes()
     if available is not None and n_bytes > available:
@@ -462,18 +472,18 @@ def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
 
 
 def decoded_bytes(image: Image.Image) -> int:
-    """Return the memory that a decoded image takes."""
+    """Return the memory of a decoded image in bytes."""
     return image.width * image.height * _BYTES_OF_MODE.get(image.mode, 4)
 
 
 def _working_bytes(image: Image.Image) -> int:
-    """Return further memory of decoders: coefficients of a progressive JPEG, a strip of a TIFF."""
+    """Return the memory that decoding needs in addition to the decoded image, in bytes."""
     area = image.width * image.height
     if image.format == "JPEG" and "progressive" in image.info:
         factors = [across * down for _, across, down, _ in getattr(image, "layer", [])]
         return 2 * area * sum(factors) // max(factors, default=1)
     if image.format == "TIFF":
-        tags = tags_of(image)
+        tags = tiff_tags(image)
         rows = min(image.height, tags.get(_ROWS_PER_STRIP, image.height))
         depth = tags.get(_SAMPLES, 1) * max(tags.get(_BITS, (8,))) / 8
         rotated_bytes = decoded_bytes(image) if _orientation(image) > 1 else 0
@@ -482,6 +492,7 @@ def _working_bytes(image: Image.Image) -> int:
 
 
 def _check_size(path: Path, size: tuple[int, int]) -> None:
+    """Raise ImageError if an image has no pixels, or more than MAX_PIXELS."""
     if min(size) < 1:
         raise ImageError(
             f"{path}: the image has {size[0]} x {size[1]} pixels; it is damaged; copy it again"
@@ -494,10 +505,10 @@ def _check_size(path: Path, size: tuple[int, int]) -> None:
         )
 
 
-def _check_squeezed(path: Path, image: Image.Image) -> None:
-    """Refuse images whose file is too small for their pixels.
+def _check_compression_ratio(path: Path, image: Image.Image) -> None:
+    """Raise ImageError if the file is too small for the pixels that its header specifies.
 
-    Bilevel images are exempt, as fax codes compress them to almost nothing.
+    Bilevel images are not checked, as fax codes compress them to almost nothing.
     """
     n_bytes = len(image.getbands()) * image.width * image.height
     if image.mode in ("L", "P"):
@@ -510,7 +521,7 @@ def _check_squeezed(path: Path, image: Image.Image) -> None:
 
 
 class _PixelLimit:
-    """Number of files being decoded, and Pillow's limit to restore after the last."""
+    """Number of active `_pillow_limit_suspended`, and Pillow's limit to restore after the last."""
 
     lock = threading.Lock()
     users = 0
@@ -518,8 +529,8 @@ class _PixelLimit:
 
 
 @contextmanager
-def _own_pixel_limit() -> Iterator[None]:
-    """Suspend Pillow's pixel limit, which is global and lower than that of `_check_size`."""
+def _pillow_limit_suspended() -> Iterator[None]:
+    """Suspend Pillow's global pixel limit; `_check_size` checks a higher one."""
     from PIL import Image
 
     with _PixelLimit.lock:
@@ -538,7 +549,7 @@ def _own_pixel_limit() -> Iterator[None]:
 # --- header -------------------------------------------------------------------------------------
 
 
-def tags_of(image: Image.Image) -> Mapping[int, Any]:
+def tiff_tags(image: Image.Image) -> Mapping[int, Any]:
     """Return the tags of a TIFF; an empty mapping for other formats."""
     tags: Mapping[int, Any] = getattr(image, "tag_v2", {})  # only TIFFs have tags
     return tags
@@ -547,7 +558,7 @@ def tags_of(image: Image.Image) -> Mapping[int, Any]:
 def _displayed_size(image: Image.Image) -> tuple[int, int]:
     # Tags take precedence: whether `size` of a TIFF is before or after the rotation depends on
     # the version of Pillow.
-    tags = tags_of(image)
+    tags = tiff_tags(image)
     width, height = tags.get(WIDTH, image.width), tags.get(HEIGHT, image.height)
     return (height, width) if _orientation(image) >= 5 else (width, height)
 
@@ -556,11 +567,11 @@ def _orientation(image: Image.Image) -> int:
     # Pillow decodes all of a PNG to find out that it has no EXIF data.
     if image.format == "PNG" and not {"exif", "xmp", "XML:com.adobe.xmp"} & image.info.keys():
         return 1
-    return orientation_of(image.getexif())
+    return exif_orientation(image.getexif())
 
 
 def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
-    """Return µm per pixel from the tags of a TIFF; None if implausible."""
+    """Return µm per pixel from the tags of a TIFF; None if missing or implausible."""
     microns = _MICRONS.get(tags.get(_RESOLUTION_UNIT, 2))
     resolutions = [float(tags.get(tag, math.nan)) for tag in (_X_RESOLUTION, _Y_RESOLUTION)]
     if microns is None or not all(resolution > 0 for resolution in resolutions):
@@ -569,20 +580,14 @@ def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
 
 
 def check_readable_file(path: Path) -> None:
-    """Refuse paths that no reader can read: missing or empty files and folders that are not images.
-
-    Raises
-    ------
-    ImageError
-        If the path is not a readable file or Zarr folder.
-    """
+    """Raise ImageError if a path is not a readable file with content or a Zarr folder."""
     kind = special_file_kind(path)
     if kind == NO_SUCH_FILE:
         raise ImageError(f"{path}: file not found; check the name and the folder")
-    refuse_odd(path, ImageError)
+    check_not_special(path, ImageError)
     if path.is_dir() and is_zarr(path):
         return
-    if path.is_dir() and is_closed(path):
+    if path.is_dir() and is_unreadable_folder(path):
         raise ImageError(f"{path}: permission denied; change the permissions of the folder")
     if path.is_dir():
         raise ImageError(f"{path}: is a folder; give the name of an image file")

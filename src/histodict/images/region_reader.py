@@ -1,4 +1,4 @@
-"""Reading of reduced regions in pieces of one level of an image."""
+"""Base class of image readers, which reads and reduces regions tile by tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.validation import check_number, check_whole_number
-from .resampling import BLOCKS_PX, PIECE_PX, Box, ResampleTile, is_integer_grid, pieces, resize
+from .resampling import (
+    MAX_BLOCK_TILE_PX,
+    MAX_TILE_PX,
+    Box,
+    ResampleTile,
+    is_integer_grid,
+    resize,
+    split_range,
+)
 
 if TYPE_CHECKING:
     from .memory_image import ImageLike
@@ -20,13 +28,13 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 Handle = TypeVar("Handle")
 
-_FARTHEST = 2**40
+_MAX_POSITION = 2**40
 
 
 class RegionReader(ABC, Generic[Handle]):
-    """Base class of image readers, with reduction, white borders and management of file handles.
+    """Base class of image readers: reduces regions and keeps one file handle per process.
 
-    Subclasses open the file and read rectangles of its levels.
+    Subclasses open the file and read tiles. See `ImageSource` for the attributes.
     """
 
     def __init__(self, path: ImageLike, size: tuple[int, int], mpp: float | None) -> None:
@@ -34,17 +42,17 @@ class RegionReader(ABC, Generic[Handle]):
         self.size = size
         self.mpp = mpp
         self.offset = (0, 0)
-        # By process: a forked child must neither use nor close the handle of its parent.
+        # By process identifier: a forked child must neither use nor close its parent's handle.
         self._handles: dict[int, Handle] = {}
 
     @property
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Memory of an opened image."""
+        """Memory of the open image in bytes."""
 
     @property
     def overview_downsample(self) -> float | None:
-        """Downsample of a level that is fast to read as a whole; None without one."""
+        """Downsample of a level that is fast to read as a whole; None if there is none."""
         return None
 
     @abstractmethod
@@ -55,31 +63,31 @@ class RegionReader(ABC, Generic[Handle]):
 
     @abstractmethod
     def _level(self, downsample: float) -> tuple[int, float]:
-        """Return the level to reduce from, and its downsample."""
+        """Return the level to read for a reduction by `downsample`, and the level's downsample."""
 
     @abstractmethod
-    def _read_tile(self, handle: Handle, piece: ResampleTile) -> Pixels:
-        """Return a reduced piece as RGB; pixels outside the image are white."""
+    def _read_tile(self, handle: Handle, tile: ResampleTile) -> Pixels:
+        """Return a resampled tile as RGB; pixels outside the image are white."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
-        """Return a region (level-0 pixels), reduced: (height, width, 3)."""
-        x, y = (check_whole_number(name, at, -_FARTHEST) for name, at in (("x", x), ("y", y)))
+        """Return a reduced region (height, width, 3); see `ImageSource.read`."""
+        x, y = (check_whole_number(name, at, -_MAX_POSITION) for name, at in (("x", x), ("y", y)))
         width = check_whole_number("width", width, 1)
         height = check_whole_number("height", height, 1)
         downsample = check_number("downsample", downsample, low=1)
         shape = max(1, round(height / downsample)), max(1, round(width / downsample))
         level, scale = self._level(downsample)
         box = x / scale, y / scale, (x + width) / scale, (y + height) / scale
-        limits = tuple(side / scale for side in self.size)
-        return self._reduce(self._open_handle(), level, box, shape, limits)
+        level_size = tuple(side / scale for side in self.size)
+        return self._reduce(self._open_handle(), level, box, shape, level_size)
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """Return the whole image, reduced to this longest side; never enlarged."""
+        """Return the whole image, reduced to at most `longest_side` pixels."""
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
     def is_region_invariant(self, downsample: float) -> bool:
-        """Return whether reduced pixels do not depend on the region that is read."""
+        """Return whether reduced pixels do not depend on the region; see `ImageSource`."""
         scale = self._level(downsample)[1]
         return float(scale).is_integer() and (downsample / scale).is_integer()
 
@@ -89,37 +97,38 @@ class RegionReader(ABC, Generic[Handle]):
         level: int,
         box: Box,
         shape: tuple[int, int],
-        limits: tuple[float, ...],
+        level_size: tuple[float, ...],
     ) -> Pixels:
-        """Reduce a box of a level to an image of this shape, in pieces."""
+        """Reduce a box of a level to an image (height, width, 3), tile by tile.
+
+        The parameters are as for `ResampleTile.from_box`.
+        """
         from PIL import Image
 
         steps = (box[3] - box[1]) / shape[0], (box[2] - box[0]) / shape[1]
-        if (
-            max(steps) > PIECE_PX
-        ):  # reduce in two steps, as one output pixel would need too much memory
+        if max(steps) > MAX_TILE_PX:  # one output pixel needs too much memory: reduce in two steps
             finer = shape[0] * math.ceil(steps[0] / 64), shape[1] * math.ceil(steps[1] / 64)
-            reduced = self._reduce(handle, level, box, finer, limits)
+            reduced = self._reduce(handle, level, box, finer, level_size)
             return np.array(resize(Image.fromarray(reduced), shape))
         pixels = np.empty((*shape, 3), np.uint8)
         is_integer = is_integer_grid(*box, *steps)
-        most_px = BLOCKS_PX if is_integer else PIECE_PX
-        for rows in pieces(shape[0], steps[0], most_px):
+        max_px = MAX_BLOCK_TILE_PX if is_integer else MAX_TILE_PX
+        for rows in split_range(shape[0], steps[0], max_px):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))
-            for columns in pieces(shape[1], steps[1], most_px):
+            for columns in split_range(shape[1], steps[1], max_px):
                 left, right = (box[0] + at * steps[1] for at in (columns.start, columns.stop))
                 size = rows.stop - rows.start, columns.stop - columns.start
-                piece = ResampleTile.around(level, (left, top, right, bottom), size, limits)
+                tile = ResampleTile.from_box(level, (left, top, right, bottom), size, level_size)
                 if size == shape:
-                    return self._read_tile(handle, piece)
-                pixels[rows, columns] = self._read_tile(handle, piece)
+                    return self._read_tile(handle, tile)
+                pixels[rows, columns] = self._read_tile(handle, tile)
         return pixels
 
     def _open_handle(self) -> Handle:
         process = os.getpid()
         handle = self._handles.get(process)
         if handle is None:
-            # If two threads open a handle, that of the first to finish is kept.
+            # If two threads open a handle at the same time, both use the first one.
             handle = self._handles.setdefault(process, self._open())
         return handle
 

@@ -1,7 +1,7 @@
-"""Reduction of images, without NumPy.
+"""Reduction of images with Pillow.
 
-Images are reduced by block means if the factor is a whole number, else through a Hamming window.
-Pieces of a slide are reduced in the process that decodes them, which does not load NumPy at start.
+Images are reduced to block means if the factor is a whole number, otherwise with a Hamming window.
+The child process that decodes slides uses this module without loading NumPy at start.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
-# Maximum side of a piece of a level that is in memory while it is reduced: 16 MB as RGBA.
-PIECE_PX = 2048
-# Larger for block means, which do not depend on the cut: a chunk of patches at half scale and its
-# surroundings are one piece.
-BLOCKS_PX = 2304
+# Maximum side, in pixels of the level, of a tile that is reduced at once: 16 MB as RGBA.
+MAX_TILE_PX = 2048
+# The same for block means, which do not depend on how an image is divided. A batch of patches at
+# half scale and its margin fit in one tile.
+MAX_BLOCK_TILE_PX = 2304
 # Up to this block size Pillow's `reduce` is exact, and several times as fast as `resize`.
 _SMALL_BLOCK = 1024
 
 
-def pieces(length: int, step: float, max_px: int) -> list[slice]:
-    """Divide output pixels into ranges that correspond to at most `max_px` source pixels each.
+def split_range(length: int, step: float, max_px: int) -> list[slice]:
+    """Divide the output pixels of an axis into ranges of at most `max_px` source pixels each.
 
     Parameters
     ----------
@@ -37,10 +37,13 @@ def pieces(length: int, step: float, max_px: int) -> list[slice]:
     return [slice(start, min(start + n_max, length)) for start in range(0, length, n_max)]
 
 
-def padded_range(start: float, stop: float, margin: float, limit: float) -> tuple[int, int]:
-    """Return [start, stop) rounded outwards to whole pixels, with a margin, within [0, limit)."""
+def padded_range(start: float, stop: float, margin: float, length: float) -> tuple[int, int]:
+    """Return the (first, end) pixel of an interval with a margin, rounded outwards.
+
+    The margin is cut at the image, [0, length). The interval itself is never cut.
+    """
     first = max(math.floor(start - margin), min(math.floor(start), 0))
-    last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(limit)))
+    last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(length)))
     return first, last
 
 
@@ -50,14 +53,15 @@ def is_integer_grid(*numbers: float) -> bool:
 
 
 class ResampleTile(NamedTuple):
-    """Rectangle to read from a pyramid level, and how to resample it.
+    """Rectangle of a pyramid level, and how to resample its pixels.
 
     Attributes
     ----------
     level : index of the pyramid level
     x, y, width, height : rectangle in pixels of the level
     shape : (height, width) of the resampled image
-    box : part of the rectangle, in its pixels, to resample with a filter; None averages blocks
+    box : part to resample with a Hamming window, relative to (x, y); None to average blocks of the
+        whole rectangle
     """
 
     level: int
@@ -69,36 +73,38 @@ class ResampleTile(NamedTuple):
     box: Box | None
 
     @classmethod
-    def around(
-        cls, level: int, box: Box, shape: tuple[int, int], limits: tuple[float, ...]
+    def from_box(
+        cls, level: int, box: Box, shape: tuple[int, int], level_size: tuple[float, ...]
     ) -> ResampleTile:
-        """Return the tile that contains all pixels needed to resample a box of a level.
+        """Return the tile with all pixels that are needed to resample a box of a level.
 
         Parameters
         ----------
         level : index of the pyramid level
         box : (left, top, right, bottom) in pixels of the level, not necessarily whole numbers
         shape : (height, width) of the resampled image
-        limits : (width, height) of the level
+        level_size : (width, height) of the level
         """
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
         is_integer = is_integer_grid(*box, *steps)
         (x, right), (y, bottom) = (
-            padded_range(box[axis], box[axis + 2], 0 if is_integer else steps[axis], limits[axis])
+            padded_range(
+                box[axis], box[axis + 2], 0 if is_integer else steps[axis], level_size[axis]
+            )
             for axis in (0, 1)
         )
         window = None if is_integer else (box[0] - x, box[1] - y, box[2] - x, box[3] - y)
         return cls(level, x, y, right - x, bottom - y, shape, window)
 
-    def reduced(self, image: Image.Image) -> Image.Image:
-        """Resample the pixels of this rectangle to `shape`."""
+    def resample(self, image: Image.Image) -> Image.Image:
+        """Return `image`, the pixels of this rectangle, resampled to `shape`."""
         if self.box is not None:
             return resize(image, self.shape, self.box)
         return block_means(image, self.width // self.shape[1], self.height // self.shape[0])
 
 
 def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Return the mean of each block of pixels, which does not depend on the region's borders."""
+    """Return an image of the means of blocks of `width` x `height` pixels."""
     from PIL import Image
 
     if width == height == 1:
@@ -110,9 +116,9 @@ def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
-    """Resample a box of an image to a shape (height, width) through a Hamming window.
+    """Resample a box of an image to `shape` (height, width) with a Hamming window.
 
-    Block means would shift some pixels by half a pixel if the factor is not a whole number.
+    Unlike block means, this does not shift pixels if the factor is not a whole number.
     """
     from PIL import Image
 
@@ -124,7 +130,7 @@ def composite_on_white(image: Image.Image) -> Image.Image:
     from PIL import Image
 
     opacity = image.getchannel("A")
-    if opacity.getextrema() == (255, 255):  # usual case, and faster
+    if opacity.getextrema() == (255, 255):  # the most frequent case, and faster
         return image.convert("RGB")
     white = Image.new("RGB", image.size, "white")
     white.paste(image, mask=opacity)

@@ -1,13 +1,12 @@
 """Slide backends: tiled levels, a decoder of JPEG tiles, and OpenSlide.
 
-OpenSlide blends all tiles of a region. Most scanners write TIFF files of JPEG tiles side by side,
-which need no blending. `JpegTileReader` decodes such tiles one by one, in a fifth of the time, with
-the library that OpenSlide uses (libjpeg-turbo, from the package simplejpeg; without it, OpenSlide
-reads everything).
+OpenSlide blends all tiles of a region. Most scanners write TIFF files of adjacent JPEG tiles, which
+need no blending. `JpegTileReader` decodes such tiles one by one, in a fifth of the time, with the
+decoder of OpenSlide (libjpeg-turbo, from the package simplejpeg). Without this package, OpenSlide
+reads all tiles.
 
-Results are verified: the first regions of each level are compared with those of OpenSlide, warnings
-of the decoder are errors, as in OpenSlide, and OpenSlide reads regions with missing or rejected
-tiles.
+The first regions of each level are compared with those of OpenSlide. Warnings of the decoder are
+errors, as in OpenSlide. Regions with missing or rejected tiles are read by OpenSlide.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
-    """Return the downsample of each level relative to the first.
+    """Return the downsample of each level, from its (width, height), relative to the first.
 
-    The ratio of sizes is rounded to a whole number if it differs only because the size of the level
-    was rounded up or down.
+    It is the ratio of sizes. If sizes were rounded to whole pixels, it may be exactly a whole
+    number, which is then returned.
     """
     return [_downsample(sizes[0], size) for size in sizes]
 
@@ -53,9 +52,9 @@ def _downsample(first: tuple[int, int], size: tuple[int, int]) -> float:
 
 Pixels = NDArray[np.uint8]
 
-# Neighbouring regions share the tiles at their borders.
+# Adjacent regions share the tiles at their borders, which are cached.
 _CACHE_BYTES = 40 * 2**20
-_RIM = 2
+_RIM = 2  # width of the border in tiles
 
 
 class TileCache(LRUCache[Pixels]):
@@ -71,7 +70,8 @@ class TiledLevel(ABC):
     Attributes
     ----------
     size : (width, height) of the level in pixels
-    tile : (width, height) of a tile; the last tiles may exceed the level
+    tile : (width, height) of a tile; the last tiles may extend beyond the level
+    n_across, n_down : number of tiles in a row and in a column
     """
 
     def __init__(self, size: tuple[int, int], tile: tuple[int, int], cache: TileCache) -> None:
@@ -81,10 +81,12 @@ class TiledLevel(ABC):
 
     @abstractmethod
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Return a tile (height, width, 4) by its row-major index; it may be `out`, filled."""
+        """Return the tile (height, width, 4) with a row-major index, in `out` or a new array."""
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
-        """Return pixels (height, width, 4), white outside the level; the last channel is unused.
+        """Return the pixels (height, width, 4) of a region; the last channel is unused.
+
+        Pixels outside the level are white.
 
         Raises
         ------
@@ -102,13 +104,13 @@ class TiledLevel(ABC):
             from_rows, to_rows = _overlap(row, self.tile[1], y, ends[1])
             for column in across:
                 from_columns, to_columns = _overlap(column, self.tile[0], x, ends[0])
-                use_cache = _at_rim(row, down) or _at_rim(column, across)
+                use_cache = _is_at_rim(row, down) or _is_at_rim(column, across)
                 tile = self._tile_at(row * self.n_across + column, use_cache, scratch)
                 pixels[to_rows, to_columns] = tile[from_rows, from_columns]
         return pixels
 
     def _tile_at(self, index: int, use_cache: bool, scratch: Pixels) -> Pixels:
-        """Return a tile; one that is not cached may share memory with the scratch array."""
+        """Return a tile by its row-major index; without cache, decode it into `scratch`."""
         key = id(self), index
         use_cache = use_cache and scratch.nbytes <= _CACHE_BYTES
         tile = self._cache.find(key)
@@ -120,25 +122,25 @@ class TiledLevel(ABC):
 
 
 def _overlap(index: int, side: int, start: int, end: int) -> tuple[slice, slice]:
-    """Return the part of a tile between start and end, in the tile and in the region."""
+    """Return the overlap of a tile with a region [start, end) of an axis, as slices of both."""
     first, last = max(index * side, start), min((index + 1) * side, end)
     return slice(first - index * side, last - index * side), slice(first - start, last - start)
 
 
-def _at_rim(index: int, indices: range) -> bool:
+def _is_at_rim(index: int, indices: range) -> bool:
     return index < indices.start + _RIM or index >= indices.stop - _RIM
 
 
-# Formats with tiles side by side and one directory per level.
+# Formats with adjacent tiles and one TIFF directory per level.
 _VENDORS = ("aperio", "generic-tiff")
 _JPEG, _RGB, _YCBCR = 7, 2, 6
 _START, _END = b"\xff\xd8", b"\xff\xd9"
-# JPEG marker for RGB colours, which a TIFF states in a tag instead.
+# JPEG marker for RGB colours; TIFF has a tag instead.
 _COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
 class JpegTileLevel(TiledLevel):
-    """Level of JPEG tiles, from one page of a TIFF."""
+    """Level of JPEG tiles in one page of a TIFF; `file` is the descriptor of the open file."""
 
     def __init__(self, file: int, page: TiffPage, cache: TileCache) -> None:
         tile = page.tilewidth, page.tilelength
@@ -176,7 +178,7 @@ class JpegTileLevel(TiledLevel):
 class JpegTileReader:
     """Levels of a slide whose JPEG tiles can be decoded one by one.
 
-    `levels` maps OpenSlide's level numbers to levels, without those that only OpenSlide can read.
+    `levels` are the levels by OpenSlide's level number, without those that only OpenSlide can read.
     """
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:
@@ -185,11 +187,11 @@ class JpegTileReader:
         if vendor in _VENDORS and can_decode():
             self._file = os.open(path, os.O_RDONLY)
             try:
-                self._find_levels(path, sizes)
+                self._add_levels(path, sizes)
             except Exception:  # damaged directory: OpenSlide reads it, or reports the error
                 self.levels.clear()
 
-    def _find_levels(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
+    def _add_levels(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
         pages, cache = list(_pages(path)), TileCache()
         for level, size in enumerate(sizes):
             matches = [page for page in pages if (page.imagewidth, page.imagelength) == size]
@@ -206,7 +208,7 @@ class JpegTileReader:
 
 def can_decode() -> bool:
     """Return whether the libraries that decode JPEG tiles are available."""
-    if not hasattr(os, "pread"):  # needed, as it is safe in several threads
+    if not hasattr(os, "pread"):  # reads of several threads at once need it
         return False
     try:
         import simplejpeg  # noqa: F401
@@ -224,7 +226,7 @@ def _pages(path: str) -> Iterator[Any]:
 
 
 def is_supported_page(page: TiffPage) -> bool:
-    """Return whether a page of a TIFF consists of JPEG tiles that can be decoded here."""
+    """Return whether a page of a TIFF consists of JPEG tiles that `JpegTileLevel` can decode."""
     return (
         page.is_tiled
         and page.compression == _JPEG
@@ -243,7 +245,7 @@ _COMPARED_PX = 512
 def _openslide() -> ModuleType:
     try:
         import openslide
-    except (ImportError, OSError) as error:  # OSError: the library behind it is missing
+    except (ImportError, OSError) as error:  # OSError: the C library is missing
         raise MissingLibraryError(str(error)) from error
     return openslide
 
@@ -257,7 +259,7 @@ class OpenSlideBackend:
     """Slide opened with OpenSlide; its JPEG tiles are decoded directly if possible."""
 
     def __init__(self, path: str) -> None:
-        self._n_compared: Counter[int] = Counter()  # identical regions by level
+        self._n_compared: Counter[int] = Counter()  # number of identical regions by level
         slide = self._slide = _openslide().OpenSlide(path)
         vendor = slide.properties.get("openslide.vendor", "")
         self._tiles = JpegTileReader(path, vendor, slide.level_dimensions)
@@ -268,46 +270,41 @@ class OpenSlideBackend:
             "properties": dict(slide.properties),
         }
 
-    def picture(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        """Return the rectangle `piece` of a level, not resampled yet.
+    def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
+        """Return the pixels of a tile, not resampled; see `SlideBackend.read_region`."""
+        region = self._read_tiles(corner, tile)
+        return self._read(corner, tile) if region is None else region
 
-        `corner` is its upper left corner in level-0 pixels.
-        """
-        region = self._from_tiles(corner, piece)
-        return self._read(corner, piece) if region is None else region
+    def _read(self, corner: list[int], tile: ResampleTile) -> Image.Image:
+        size = (tile.width, tile.height)
+        return composite_on_white(self._slide.read_region((corner[0], corner[1]), tile.level, size))
 
-    def _read(self, corner: list[int], piece: ResampleTile) -> Image.Image:
-        size = (piece.width, piece.height)
-        return composite_on_white(
-            self._slide.read_region((corner[0], corner[1]), piece.level, size)
-        )
-
-    def _from_tiles(self, corner: list[int], piece: ResampleTile) -> Image.Image | None:
-        """Return a region from individually decoded tiles; None if this is impossible."""
+    def _read_tiles(self, corner: list[int], tile: ResampleTile) -> Image.Image | None:
+        """Return a region composed of decoded JPEG tiles; None if OpenSlide must read it."""
         from PIL import Image
 
-        tiles = self._tiles.levels.get(piece.level)
-        scale = self._slide.level_downsamples[piece.level]
-        if not tiles or corner != [piece.x * scale, piece.y * scale]:
+        tiles = self._tiles.levels.get(tile.level)
+        scale = self._slide.level_downsamples[tile.level]
+        if not tiles or corner != [tile.x * scale, tile.y * scale]:
             return None  # OpenSlide interpolates between pixels of the level
         try:
-            pixels = tiles.region(piece.x, piece.y, piece.width, piece.height)
+            pixels = tiles.region(tile.x, tile.y, tile.width, tile.height)
         except (ValueError, OSError, MemoryError):  # OpenSlide reports the error
             return None
-        if self._n_compared[piece.level] < _N_COMPARED and not self._compare(corner, piece, pixels):
+        if self._n_compared[tile.level] < _N_COMPARED and not self._compare(corner, tile, pixels):
             return None
-        return Image.frombuffer("RGBX", (piece.width, piece.height), pixels, "raw", "RGBX", 0, 1)
+        return Image.frombuffer("RGBX", (tile.width, tile.height), pixels, "raw", "RGBX", 0, 1)
 
-    def _compare(self, corner: list[int], piece: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
-        """Return whether OpenSlide reads the same pixels; if not, disable this level's tiles."""
-        part = piece._replace(
-            width=min(piece.width, _COMPARED_PX), height=min(piece.height, _COMPARED_PX)
+    def _compare(self, corner: list[int], tile: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
+        """Return whether OpenSlide reads the same `pixels`; if not, disable the level's tiles."""
+        part = tile._replace(
+            width=min(tile.width, _COMPARED_PX), height=min(tile.height, _COMPARED_PX)
         )
         expected = np.asarray(self._read(corner, part))
         if not np.array_equal(pixels[: part.height, : part.width, :3], expected):
-            self._tiles.levels.pop(piece.level, None)
+            self._tiles.levels.pop(tile.level, None)
             return False
-        self._n_compared[piece.level] += 1
+        self._n_compared[tile.level] += 1
         return True
 
     def close(self) -> None:

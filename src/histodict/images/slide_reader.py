@@ -1,10 +1,10 @@
-"""Slide readers, and the child processes that open slides and HDF5 files for them.
+"""Slide readers, and the child processes that open slides and HDF5 files.
 
-A damaged file may crash the process that opens it. Any number of threads read a `Slide` from a
-`SlideProcess`. When the slide is closed, the process waits for the next one. When a process dies,
-the request is repeated once in a new one, and a second death is reported as an error of the file.
-Replies are awaited for at most REPLY_TIMEOUT_S. If sockets cannot be sent to another process
-(Windows), slides are read in the main process.
+A damaged file may crash the process that opens it. A `SlideProcess` serves one open `Slide` to any
+number of threads; after the slide is closed, it waits for the next one. If a process dies, the
+request is repeated once in a new process; if that dies too, the file is reported as damaged.
+A reply that takes longer than REPLY_TIMEOUT_S is an error. If sockets cannot be sent to another
+process (Windows), slides are read in the main process.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from .region_reader import Pixels, RegionReader
 from .resampling import ResampleTile
 from .slide_worker import (
     DONE,
+    FAILED,
     NO_LIBRARY,
     OME_TIFF,
     OME_ZARR,
     OPENSLIDE,
-    ORDER,
-    REFUSED,
-    REPLY,
-    UNFIT,
+    REPLY_HEADER,
+    REQUEST_HEADER,
+    UNSUPPORTED,
     SlideServer,
     detect_library,
     max_connections,
 )
 
 USE_SUBPROCESS = hasattr(socket, "send_fds")
-# In seconds: network drives are slow, and a scanner's file server may be in standby.
+# Network drives are slow, and the file server of a scanner may be in standby.
 REPLY_TIMEOUT_S = 120
-_MAX_IDLE = 2
+_MAX_IDLE = 2  # number of processes without an open slide
 
 Bytes = NDArray[np.uint8]
 Result = TypeVar("Result")
 
 
 class SlideFormatError(Exception):
-    """Exception raised if the library rejects the file, for the reason in the message."""
+    """Exception raised if the library rejects the file; the message states the reason."""
 
 
 class UnsupportedSlideError(Exception):
@@ -80,9 +80,11 @@ class SlideTimeoutError(SlideProcessDiedError):
     """Exception raised if the process did not reply in time and was killed."""
 
 
-class _Opener(Protocol):
+class _SlideHost(Protocol):
+    """Interface of `SlideProcess` and `_MainProcess`, in which slides are opened."""
+
     @property
-    def reusable(self) -> bool: ...
+    def is_reusable(self) -> bool: ...
 
     def request(self, name: str, *arguments: Any) -> Bytes: ...
 
@@ -90,10 +92,10 @@ class _Opener(Protocol):
 
 
 class SlideProcess:
-    """Child process and the sockets to it."""
+    """Child process that runs `slide_worker`, and the sockets connected to it."""
 
     def __init__(self) -> None:
-        self.is_suspect = False  # after a damaged file, or an abandoned reply
+        self.is_suspect = False  # True after an error or an interrupted request: not used again
         self._control, remote = socket.socketpair()
         with remote:
             self._process = subprocess.Popen(
@@ -114,33 +116,33 @@ class SlideProcess:
         return self._process.pid
 
     @property
-    def reusable(self) -> bool:
-        """Whether another slide may be opened after this one is closed."""
+    def is_reusable(self) -> bool:
+        """Whether another slide may be opened after the open one is closed."""
         return not self.is_suspect and not self._busy
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        """Send a request to the process and return its reply; wait while all sockets are in use."""
+        """Call the method `name` of `SlideServer` in the process and return the result."""
         with self._slots:
             status, reply = self._exchange(json.dumps([name, *arguments]).encode())
-        # An error of a decoder may have damaged the memory of the process.
-        self.is_suspect |= name in ("piece", "call") and status == REFUSED
+        # A decoder that failed may have damaged the memory of the process.
+        self.is_suspect |= name in ("read_tile", "call") and status == FAILED
         return _check_reply(status, reply)
 
     def _exchange(self, message: bytes) -> tuple[int, Bytes]:
         try:
             with self._connection() as connection:
-                # Unlike `settimeout`, this lets the kernel collect the reply while threads compute.
+                # Unlike `settimeout`, this lets the kernel receive the reply while threads compute.
                 wait = struct.pack("ll", REPLY_TIMEOUT_S, 0)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-                connection.sendall(ORDER.pack(len(message)) + message)
-                status, length = REPLY.unpack(_receive(connection, REPLY.size).data)
+                connection.sendall(REQUEST_HEADER.pack(len(message)) + message)
+                status, length = REPLY_HEADER.unpack(_receive(connection, REPLY_HEADER.size).data)
                 return status, _receive(connection, length)
         except (OSError, EOFError) as error:
-            raise self._lost_error(error) from error
+            raise self._make_died_error(error) from error
 
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
-        """Yield a socket for one request; after an error or interruption it is discarded."""
+        """Yield a socket for one request; it is closed after an error or interruption."""
         try:
             connection = self._free.pop()
         except IndexError:
@@ -167,8 +169,8 @@ class SlideProcess:
             remote.close()
         return connection
 
-    def _lost_error(self, error: Exception) -> SlideProcessDiedError:
-        """Kill the process and return the reason why there is no reply."""
+    def _make_died_error(self, error: Exception) -> SlideProcessDiedError:
+        """Kill the process and return an exception with the reason why there is no reply."""
         if isinstance(error, BlockingIOError):
             self.end()
             return SlideTimeoutError(f"did not respond within {REPLY_TIMEOUT_S} s")
@@ -189,8 +191,8 @@ class SlideProcess:
         while self._free:
             self._free.pop().close()
 
-    def forget(self) -> None:
-        """Close the sockets after a fork in the new process, as they belong to its parent."""
+    def close_inherited_sockets(self) -> None:
+        """Close the sockets in a forked child, as they belong to the parent."""
         for connection in (self._control, *self._free, *self._busy):
             connection.close()
 
@@ -205,17 +207,17 @@ def _environment() -> dict[str, str]:
 
 
 class _MainProcess:
-    """Slide libraries in the main process."""
+    """Slide libraries in the main process, for systems without child processes."""
 
     def __init__(self) -> None:
         self._server = SlideServer()
 
     @property
-    def reusable(self) -> bool:
+    def is_reusable(self) -> bool:
         return False
 
     def request(self, name: str, *arguments: Any) -> Bytes:
-        status, reply = self._server.do(name, *arguments)
+        status, reply = self._server.execute(name, *arguments)
         return _check_reply(status, np.frombuffer(bytearray(reply), np.uint8))
 
     def end(self) -> None:
@@ -223,20 +225,21 @@ class _MainProcess:
 
 
 def _check_reply(status: int, reply: Bytes) -> Bytes:
+    """Return a reply with status DONE; raise the exception of any other status."""
     if status == DONE:
         return reply
-    errors = {NO_LIBRARY: MissingSlideLibraryError, UNFIT: UnsupportedSlideError}
+    errors = {NO_LIBRARY: MissingSlideLibraryError, UNSUPPORTED: UnsupportedSlideError}
     raise errors.get(status, SlideFormatError)(reply.tobytes().decode("utf-8", "replace"))
 
 
 def _receive(connection: socket.socket, length: int) -> Bytes:
     buffer = np.empty(length, np.uint8)
-    memory, n_got = buffer.data, 0
-    while n_got < length:
-        n_new = connection.recv_into(memory[n_got:], 0, socket.MSG_WAITALL)
+    memory, n_received = buffer.data, 0
+    while n_received < length:
+        n_new = connection.recv_into(memory[n_received:], 0, socket.MSG_WAITALL)
         if n_new == 0:
             raise EOFError("connection closed")
-        n_got += n_new
+        n_received += n_new
     return buffer
 
 
@@ -251,158 +254,164 @@ def _describe_exit(code: int | None, error: Exception) -> str:
 # --- idle processes -----------------------------------------------------------------------------
 
 _LIVING: set[SlideProcess] = set()
-_IDLE: list[_Opener] = []
+_IDLE: list[_SlideHost] = []
 
 
-def _lease(*, new: bool = False) -> _Opener:
-    """Return a process without an open slide."""
+def _acquire_process(*, start_new: bool = False) -> _SlideHost:
+    """Return an idle process, or start one if there is none or if `start_new`."""
     if not USE_SUBPROCESS:
         return _MainProcess()
-    while _IDLE and not new:
+    while _IDLE and not start_new:
         with suppress(IndexError):  # another thread was faster
             return _IDLE.pop()
     return SlideProcess()
 
 
-def _release(opener: _Opener) -> None:
-    if opener.reusable and len(_IDLE) < _MAX_IDLE:
+def _release_process(process: _SlideHost) -> None:
+    """Close the slide of a process and keep the process as idle, or end it."""
+    if process.is_reusable and len(_IDLE) < _MAX_IDLE:
         with suppress(
             SlideProcessDiedError, SlideFormatError, UnsupportedSlideError, MissingSlideLibraryError
         ):
-            opener.request("close")
-            _IDLE.append(opener)
+            process.request("close")
+            _IDLE.append(process)
             return
-    opener.end()
+    process.end()
 
 
-def end_idle() -> None:
+def end_idle_processes() -> None:
     """End the processes without an open slide."""
     while _IDLE:
         _IDLE.pop().end()
 
 
 @atexit.register
-def end_all() -> None:
-    """End all processes."""
+def end_all_processes() -> None:
+    """End all child processes."""
     for process in list(_LIVING):
         process.end()
 
 
-def _forget_processes() -> None:
+def _drop_inherited_processes() -> None:
+    """Close the connections to the child processes of the parent, in a forked child."""
     for process in _LIVING:
-        process.forget()
+        process.close_inherited_sockets()
     _LIVING.clear()
     _IDLE.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_processes)
+    os.register_at_fork(after_in_child=_drop_inherited_processes)
 
 
-def detect(path: Path) -> str | None:
-    """Return the library that reads the file as a slide; None if there is none."""
-    return call(detect_library, path)
+def detect_slide_library(path: Path) -> str | None:
+    """Return the identifier of the library that reads a file as a slide; None if none does."""
+    return call_in_subprocess(detect_library, path)
 
 
-def call(function: Callable[[str], Result], path: Path) -> Result:
+def call_in_subprocess(function: Callable[[str], Result], path: Path) -> Result:
     """Call a module-level function with a path in a child process, and return its result."""
-    opener, reply = _request_with_retry("call", function.__module__, function.__name__, str(path))
-    _release(opener)
+    process, reply = _request_with_retry("call", function.__module__, function.__name__, str(path))
+    _release_process(process)
     result: Result = json.loads(reply.tobytes())
     return result
 
 
-def _request_with_retry(*order: str) -> tuple[_Opener, Bytes]:
-    """Return a reply and its process; the second attempt is in a new process."""
-    opener = _lease()
+def _request_with_retry(*request: str) -> tuple[_SlideHost, Bytes]:
+    """Send a request, to a second process if the first dies; return the process and the reply."""
+    process = _acquire_process()
     try:
-        return opener, _request_or_release(opener, *order)
+        return process, _request_or_release(process, *request)
     except SlideTimeoutError:
         raise
     except SlideProcessDiedError:
-        opener = _lease(new=True)
-        return opener, _request_or_release(opener, *order)
+        process = _acquire_process(start_new=True)
+        return process, _request_or_release(process, *request)
 
 
-def _request_or_release(opener: _Opener, name: str, *arguments: Any) -> Bytes:
+def _request_or_release(process: _SlideHost, name: str, *arguments: Any) -> Bytes:
+    """Send a request and return the reply; release the process if the request fails."""
     try:
-        return opener.request(name, *arguments)
+        return process.request(name, *arguments)
     except BaseException:
-        _release(opener)
+        _release_process(process)
         raise
 
 
 class Slide:
-    """Slide that is open in a child process; closed when this object is no longer referenced."""
+    """Slide that is open in a child process until this object is no longer referenced.
+
+    `metadata` is that of `SlideBackend`.
+    """
 
     def __init__(self, path: Path, library: str) -> None:
-        self._order = ("open", str(path), library)
+        self._open_request = ("open", str(path), library)
         self._lock = threading.Lock()
-        opener, reply = _request_with_retry(*self._order)
+        process, reply = _request_with_retry(*self._open_request)
         self.metadata: dict[str, Any] = json.loads(reply.tobytes())
-        self._opener = [opener]
-        self.close = weakref.finalize(self, _close_slide, self._opener, os.getpid())
+        self._host = [process]
+        self.close = weakref.finalize(self, _close_slide, self._host, os.getpid())
 
-    def piece(self, corner: tuple[int, int], piece: ResampleTile) -> Bytes:
-        """Return the pixels (height, width, 3) of a rectangle of a level, resampled.
+    def read_tile(self, corner: tuple[int, int], tile: ResampleTile) -> Bytes:
+        """Return the resampled pixels (height, width, 3) of a tile.
 
         Parameters
         ----------
-        corner : upper left corner in level-0 pixels
-        piece : the rectangle, and how to resample it
+        corner : (x, y) of the tile's upper left corner in level-0 pixels
+        tile : rectangle of a level, and how to resample it
         """
-        order = ("piece", corner, piece)
-        opener = self._opener[0]
+        request = ("read_tile", corner, tile)
+        process = self._host[0]
         try:
-            reply = opener.request(*order)
+            reply = process.request(*request)
         except SlideTimeoutError:
             raise
         except SlideProcessDiedError:
-            reply = self._reopen(opener).request(*order)
-        return reply.reshape(*piece.shape, 3)
+            reply = self._reopen(process).request(*request)
+        return reply.reshape(*tile.shape, 3)
 
-    def _reopen(self, lost: _Opener) -> _Opener:
-        """Return a new process with the slide open, which the first thread starts."""
+    def _reopen(self, dead: _SlideHost) -> _SlideHost:
+        """Open the slide in a new process, once for all threads that used the `dead` process."""
         with self._lock:
-            if self._opener[0] is lost:
-                opener = _lease(new=True)
-                reply = _request_or_release(opener, *self._order)
+            if self._host[0] is dead:
+                process = _acquire_process(start_new=True)
+                reply = _request_or_release(process, *self._open_request)
                 if json.loads(reply.tobytes()) != self.metadata:
-                    _release(opener)
+                    _release_process(process)
                     raise SlideFormatError(
                         "the file was replaced by another slide while it was read"
                     )
-                self._opener[0] = opener
-            return self._opener[0]
+                self._host[0] = process
+            return self._host[0]
 
 
-def _close_slide(opener: list[_Opener], pid: int) -> None:
+def _close_slide(process: list[_SlideHost], pid: int) -> None:
     if pid == os.getpid():  # not in a forked process, which has a copy
-        _release(opener[0])
+        _release_process(process[0])
 
 
-FOLDER_FORMATS = (".mrxs",)  # with the data in a folder of the same name beside the file
+FOLDER_FORMATS = (".mrxs",)  # the data are in a folder named like the file
 _IN_SEVERAL_FILES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
-# A level of downsample 4.002, from a side that is not a multiple of 4, fits a reduction by 4.
-_LEVEL_SLACK = 1.01
+# A level of downsample 4.002 (a side is not a multiple of 4) may be used for a reduction by 4.
+_TOLERANCE = 1.01
 # Memory of an open slide: a process of 30 MB, OpenSlide's cache of 32 MB and its directory, and
 # 48 MB of individually decoded tiles.
 _SLIDE_BYTES = 128 * 2**20
-# Downsamples of overview levels: fast to read (1/64 of the time at most), with visible cells.
-_LOW_LEVELS = (8.0, 20.0)
-# A coarsest level of at most this size is accepted for any size of the file.
-_ALWAYS_BYTES = 50_000_000
+# Range of overview levels: at most 1/64 of the pixels of level 0, and cells are still visible.
+_OVERVIEW_DOWNSAMPLES = (8.0, 20.0)
+# A coarsest level of at most this many bytes is accepted for any file size.
+_ALWAYS_ALLOWED_BYTES = 50_000_000
 
 
 class SlideReader(RegionReader[Slide]):
-    """Whole slide, read by OpenSlide; only the part inside its bounds if it has some (MRXS).
+    """Reader of a whole slide with OpenSlide, limited to the bounds that an MRXS slide states.
 
     Attributes
     ----------
     library : identifier of the library in `slide_worker`
-    name, install : the library and the command that installs it, for messages
-    missing_chunks : number of chunks of an OME-Zarr that were not written
-    scale_without_unit : scale of an OME-Zarr without units, as text; mpp is then unknown
+    name, install : name of the library and command that installs it, for messages
+    missing_chunks : number of missing chunks of an OME-Zarr
+    scale_without_unit : scale of an OME-Zarr without units, as text; None for other images
     """
 
     path: Path
@@ -416,8 +425,8 @@ class SlideReader(RegionReader[Slide]):
         self.missing_chunks, n_chunks = metadata.get("missing_chunks", (0, 0))
         self._downsamples: list[float] = metadata["downsamples"]
         try:
-            self.offset, self.size = _bounds(metadata["size"], metadata["properties"])
-            stated_mpp = _mpp_of(metadata["properties"])
+            self.offset, self.size = _read_bounds(metadata["size"], metadata["properties"])
+            stated_mpp = _read_mpp(metadata["properties"])
             if not (min(self.size) > 0 and 0 < min(self._downsamples) < math.inf):
                 raise ValueError("no pixels")
         except ValueError as error:
@@ -427,7 +436,7 @@ class SlideReader(RegionReader[Slide]):
             ) from error
         self.mpp = stated_mpp if mpp is None else mpp
         self.scale_without_unit = metadata["properties"].get(SCALE_WITHOUT_UNIT)
-        _check_proportions(path, metadata["level_sizes"][-1])
+        _check_level_size(path, metadata["level_sizes"][-1])
         error_message = check_missing_chunks(path, self.missing_chunks, n_chunks)
         if error_message:
             self.close()
@@ -435,13 +444,13 @@ class SlideReader(RegionReader[Slide]):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of an open slide."""
+        """Memory of an open slide in bytes."""
         return _SLIDE_BYTES
 
     @property
     def overview_downsample(self) -> float | None:
-        """Downsample of a level that is fast to read as a whole; None without one."""
-        low, high = _LOW_LEVELS
+        """Downsample of a level that is fast to read as a whole; None if there is none."""
+        low, high = _OVERVIEW_DOWNSAMPLES
         return max((each for each in self._downsamples if low <= each <= high), default=None)
 
     def _open(self) -> Slide:
@@ -458,12 +467,12 @@ class SlideReader(RegionReader[Slide]):
         handle.close()
 
     def _level(self, downsample: float) -> tuple[int, float]:
-        level = max(0, bisect.bisect_right(self._downsamples, downsample * _LEVEL_SLACK) - 1)
+        level = max(0, bisect.bisect_right(self._downsamples, downsample * _TOLERANCE) - 1)
         return level, self._downsamples[level]
 
-    def _read_tile(self, handle: Slide, piece: ResampleTile) -> Pixels:
-        scale = self._downsamples[piece.level]
-        corner = round(piece.x * scale) + self.offset[0], round(piece.y * scale) + self.offset[1]
+    def _read_tile(self, handle: Slide, tile: ResampleTile) -> Pixels:
+        scale = self._downsamples[tile.level]
+        corner = round(tile.x * scale) + self.offset[0], round(tile.y * scale) + self.offset[1]
         with self._describe_error(
             "part of the slide cannot be read",
             (
@@ -471,12 +480,12 @@ class SlideReader(RegionReader[Slide]):
                 "again, or convert it to a pyramidal TIFF"
             ),
         ):
-            return handle.piece(corner, piece)
+            return handle.read_tile(corner, tile)
 
     @contextmanager
-    def _describe_error(self, what: str, advice: str) -> Iterator[None]:
+    def _describe_error(self, failure: str, advice: str) -> Iterator[None]:
         try:
-            with _describe_error(self.path, what, advice):
+            with _describe_error(self.path, failure, advice):
                 yield
         except MissingSlideLibraryError as error:
             raise ImageError(
@@ -486,7 +495,7 @@ class SlideReader(RegionReader[Slide]):
 
 
 class OmeTiffReader(SlideReader):
-    """OME-TIFF, read by tifffile."""
+    """Reader of OME-TIFF with tifffile."""
 
     library = OME_TIFF
     name = "tifffile"
@@ -494,7 +503,7 @@ class OmeTiffReader(SlideReader):
 
 
 class OmeZarrReader(SlideReader):
-    """OME-Zarr folder, read by zarr."""
+    """Reader of OME-Zarr folders with zarr."""
 
     library = OME_ZARR
     name = "zarr"
@@ -508,33 +517,33 @@ def select_slide_reader(path: Path) -> type[SlideReader] | None:
     """Return the reader class of a TIFF that is a slide; None for any other file."""
     try:
         with _describe_error(path, "OpenSlide cannot read this file", "copy it again"):
-            found = detect(path)
+            found = detect_slide_library(path)
     except MissingSlideLibraryError:
         return None
     return None if found is None else _READERS[found]
 
 
 @contextmanager
-def _describe_error(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Convert errors of the process with the slide to ImageError, which names the file."""
+def _describe_error(path: Path, failure: str, advice: str) -> Iterator[None]:
+    """Convert exceptions of slide processes to ImageError with the path, failure and advice."""
     try:
         yield
     except UnsupportedSlideError as error:
         raise ImageError(f"{path}: {error}") from error
     except SlideFormatError as error:
-        raise ImageError(f"{path}: {what} ({error}); {advice}") from error
+        raise ImageError(f"{path}: {failure} ({error}); {advice}") from error
     except SlideProcessDiedError as error:
-        raise ImageError(f"{path}: {what} (the reading process {error}); {advice}") from error
+        raise ImageError(f"{path}: {failure} (the reading process {error}); {advice}") from error
     except OSError as error:
         raise ImageError(
-            f"{path}: {what} (the reading process cannot be started: {error})"
+            f"{path}: {failure} (the reading process cannot be started: {error})"
         ) from error
 
 
-def _bounds(
+def _read_bounds(
     size: tuple[int, int], properties: dict[str, str]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the position of a slide's first pixel, and its width and height."""
+    """Return (x, y) and (width, height) of the bounds of a slide in level-0 pixels."""
     defaults = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
     x, y, width, height = (
         int(properties.get(f"openslide.bounds-{name}", value)) for name, value in defaults.items()
@@ -542,22 +551,22 @@ def _bounds(
     return (x, y), (width, height)
 
 
-def _mpp_of(properties: dict[str, str]) -> float | None:
+def _read_mpp(properties: dict[str, str]) -> float | None:
     names = ("openslide.mpp-x", "openslide.mpp-y")
     return plausible_mpp([float(properties[name]) for name in names if name in properties])
 
 
-def _check_proportions(path: Path, coarsest: tuple[int, int]) -> None:
-    """Refuse a slide whose coarsest level is too large for its file, as its sizes are damaged.
+def _check_level_size(path: Path, level_size: tuple[int, int]) -> None:
+    """Raise ImageError if the coarsest level has more pixels than the file can contain.
 
-    Even its thumbnail would take too long to read.
+    The header is damaged then, and reading even a thumbnail would take too long.
     """
     if path.suffix.lower() in _IN_SEVERAL_FILES:
         return
     n_bytes = file_bytes(path)
-    if 3 * math.prod(coarsest) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_BYTES):
+    if 3 * math.prod(level_size) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_ALLOWED_BYTES):
         raise ImageError(
-            f"{path}: the coarsest level has {coarsest[0]} x {coarsest[1]} pixels according "
+            f"{path}: the coarsest level has {level_size[0]} x {level_size[1]} pixels according "
             f"to the header, more than {n_bytes} bytes can contain; the file is damaged; copy "
             "it again"
         )

@@ -1,9 +1,9 @@
-"""Child process that opens slides and HDF5 files, on which a library may abort or hang.
+"""Child process that opens slides and HDF5 files, as libraries may abort or hang on damaged files.
 
 The process serves one file at a time. `slide_reader` starts it and sends sockets over the control
 socket (standard input), one for each reading thread; the threads share the library's cache of
-tiles. On a socket, a request is a length and JSON; a reply is a status, a length and bytes. The
-process ends with its control socket or its parent, or after a time without an open slide.
+tiles. A request is a length and JSON; a reply is a status, a length and bytes. The process ends
+if the control socket is closed, if its parent ends, or after _IDLE_S without an open slide.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from .file_types import MissingLibraryError, SlideBackend, UnreadableContentError
 from .resampling import ResampleTile
 
-ORDER = struct.Struct("<I")
-REPLY = struct.Struct("<BQ")
-DONE, REFUSED, NO_LIBRARY, UNFIT = range(4)
+REQUEST_HEADER = struct.Struct("<I")
+REPLY_HEADER = struct.Struct("<BQ")
+DONE, FAILED, NO_LIBRARY, UNSUPPORTED = range(4)
 _MAX_MESSAGE = 300
 _TICK_S = 1.0
 _IDLE_S = 60.0
-# Memory of the library's cache and directories; for each socket, of a decoded piece and its
+# Memory limit: for the library's cache and directories, and per socket for a decoded tile and its
 # reduction.
 _BASE_BYTES = 2**30
 _CONNECTION_BYTES = 128 * 2**20
@@ -38,6 +38,7 @@ OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
 
 
 def _open_slide(path: str, library: str) -> SlideBackend:
+    """Open a slide with one of OPENSLIDE, OME_TIFF and OME_ZARR."""
     if library == OME_TIFF:
         from .ome_files import OmeTiff
 
@@ -52,9 +53,9 @@ def _open_slide(path: str, library: str) -> SlideBackend:
 
 
 def detect_library(path: str) -> str | None:
-    """Return the library that reads a TIFF as a slide; None if there is none.
+    """Return the identifier of the library that reads a TIFF as a slide; None if none does.
 
-    OME-TIFF is not read by OpenSlide, which reads only its first channel and none of its levels.
+    OpenSlide is not used for OME-TIFF, as it reads only the first channel and the finest level.
     """
     from .ome_files import is_ome_tiff
     from .slide_backend import is_slide
@@ -63,14 +64,17 @@ def detect_library(path: str) -> str | None:
 
 
 class SlideServer:
-    """Server of requests to the slide libraries, with at most one open slide."""
+    """Handler of requests, with at most one open slide.
+
+    `idle_since` is the time (`time.monotonic`) since which no slide is open; None if one is open.
+    """
 
     def __init__(self) -> None:
         self._slide: SlideBackend | None = None
         self.idle_since: float | None = time.monotonic()
 
     def call(self, module: str, function: str, path: str) -> bytes:
-        """Call a function of a module with a path and return its result as JSON."""
+        """Call a module-level function, by name, with a path and return its result as JSON."""
         return json.dumps(getattr(import_module(module), function)(path)).encode()
 
     def open(self, path: str, library: str) -> bytes:
@@ -79,19 +83,19 @@ class SlideServer:
         self._slide = _open_slide(path, library)
         return json.dumps(self._slide.metadata).encode()
 
-    def piece(self, corner: list[int], fields: list[Any]) -> bytes:
-        """Return the resampled pixels of a rectangle of a level.
+    def read_tile(self, corner: list[int], tile_fields: list[Any]) -> bytes:
+        """Return the resampled pixels of a tile as RGB bytes.
 
         Parameters
         ----------
-        corner : upper left corner in level-0 pixels
-        fields : fields of a `ResampleTile`
+        corner : (x, y) of the tile's upper left corner in level-0 pixels
+        tile_fields : fields of a `ResampleTile`
         """
-        level, x, y, width, height, shape, box = fields
-        piece = ResampleTile(level, x, y, width, height, tuple(shape), box and tuple(box))
+        level, x, y, width, height, shape, box = tile_fields
+        tile = ResampleTile(level, x, y, width, height, tuple(shape), box and tuple(box))
         if self._slide is None:
             raise ValueError("no slide is open")
-        return piece.reduced(self._slide.picture(corner, piece)).tobytes("raw", "RGB")
+        return tile.resample(self._slide.read_region(corner, tile)).tobytes("raw", "RGB")
 
     def close(self) -> bytes:
         """Close the slide and start the idle time."""
@@ -101,19 +105,19 @@ class SlideServer:
         self.idle_since = time.monotonic()
         return b""
 
-    def do(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Execute a request; return its status, and its result or the error message."""
-        orders: dict[str, Callable[..., bytes]] = {
+    def execute(self, name: str, *arguments: Any) -> tuple[int, bytes]:
+        """Call one of the methods above; return the status, and the result or error message."""
+        stream: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,
-            "piece": self.piece,
+            "read_tile": self.read_tile,
             "close": self.close,
         }
         try:
-            return DONE, orders[name](*arguments)
+            return DONE, stream[name](*arguments)
         except Exception as error:
-            status = {MissingLibraryError: NO_LIBRARY, UnreadableContentError: UNFIT}.get(
-                type(error), REFUSED
+            status = {MissingLibraryError: NO_LIBRARY, UnreadableContentError: UNSUPPORTED}.get(
+                type(error), FAILED
             )
             reason = " ".join(str(error).split())  # messages may have several lines
             return status, (reason[:_MAX_MESSAGE] or type(error).__name__).encode()
@@ -121,19 +125,19 @@ class SlideServer:
 
 def serve_connection(server: SlideServer, connection: socket.socket) -> None:
     """Serve requests one by one until the socket is closed."""
-    with connection, connection.makefile("rb") as orders:
-        while head := orders.read(ORDER.size):
-            (length,) = ORDER.unpack(head)
-            status, reply = server.do(*json.loads(orders.read(length)))
+    with connection, connection.makefile("rb") as stream:
+        while head := stream.read(REQUEST_HEADER.size):
+            (length,) = REQUEST_HEADER.unpack(head)
+            status, reply = server.execute(*json.loads(stream.read(length)))
             try:
-                connection.sendall(REPLY.pack(status, len(reply)))
+                connection.sendall(REPLY_HEADER.pack(status, len(reply)))
                 connection.sendall(reply)
             except OSError:  # the parent no longer waits
                 return
 
 
 def _limit_resources() -> None:
-    """Limit memory, of which a damaged file may require any amount, and disable core dumps."""
+    """Limit the memory of the process, as damaged files may need any amount; disable core dumps."""
     import resource
 
     n_connections = max_connections()
@@ -145,7 +149,7 @@ def _limit_resources() -> None:
 
 
 def max_connections() -> int:
-    """Return the maximum number of sockets, and thus of concurrent reads; at least 4."""
+    """Return the maximum number of sockets, and thus of concurrent reads."""
     return max(4, os.cpu_count() or 1)
 
 
@@ -169,7 +173,7 @@ def main() -> None:
             break
         connection = socket.socket(fileno=descriptors[0])
         threading.Thread(target=serve_connection, args=(server, connection), daemon=True).start()
-    os._exit(0)  # even during a read
+    os._exit(0)  # even while a thread reads
 
 
 if __name__ == "__main__":

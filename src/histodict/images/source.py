@@ -1,8 +1,7 @@
 """Common interface to the pixels of plain images and whole slides.
 
-Positions and lengths are in level-0 pixels, those of the finest level, whatever the reduction.
-Slides are read in pieces of the coarsest level that is fine enough; plain images are decoded as a
-whole on first use.
+Positions and lengths are in pixels of level 0, the finest level. Slides are read tile by tile from
+the coarsest level that is fine enough. Plain images are decoded as a whole on first use.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ __all__ = [
 
 
 class ImageSource(Protocol):
-    """Image of any size; a context manager that closes it.
+    """Interface of an image reader, a context manager that closes the image.
 
-    Sources can be pickled and used after a fork.
+    Readers can be pickled and used after a fork.
     """
 
     @property
@@ -62,38 +61,41 @@ class ImageSource(Protocol):
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Position of (0, 0) in OpenSlide's coordinates; QuPath's coordinates begin there."""
+        """(x, y) of the upper left pixel in OpenSlide's coordinates; (0, 0) in QuPath's."""
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the source from its first read until it is closed."""
+        """Memory in bytes that the image occupies from its first read until it is closed."""
 
     @property
     def overview_downsample(self) -> float | None:
-        """Downsample of a level that is fast to read as a whole; None without one."""
+        """Downsample of a level that is fast to read as a whole; None if there is none."""
 
     def read(self, x: int, y: int, width: int, height: int, downsample: float = 1.0) -> Pixels:
-        """Return a region, reduced: (round(height / downsample), round(width / downsample), 3).
+        """Return a region, reduced by `downsample`.
 
-        Each side has at least one pixel. Without reduction the pixels are those of the file. Pixels
-        outside the image are white.
+        Pixels outside the image are white.
 
         Parameters
         ----------
         x, y : upper left corner in level-0 pixels
         width, height : size in level-0 pixels
-        downsample : factor of the reduction, at least 1
+        downsample : factor of the reduction, at least 1; 1 returns the pixels of the file
+
+        Returns
+        -------
+        pixels : (round(height / downsample), round(width / downsample), 3), at least one pixel each
         """
 
     def is_region_invariant(self, downsample: float) -> bool:
-        """Return whether reduced pixels do not depend on the region that is read.
+        """Return whether a pixel of a reduced region is the same in any region that contains it.
 
-        This holds for regions aligned with the reduced pixels, if both the downsample of the level
-        and the remaining reduction are whole numbers.
+        Only regions whose corners are multiples of `downsample` are compared. The result is True if
+        both the downsample of the level and the remaining reduction are whole numbers.
         """
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """Return the whole image, reduced to this longest side; never enlarged."""
+        """Return the whole image, reduced to at most `longest_side` pixels; never enlarged."""
 
     def __enter__(self) -> ImageSource: ...
 
@@ -106,14 +108,13 @@ class ImageSource(Protocol):
 
 
 def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
-    """Open an image or slide, in a file or in memory; a feature file is a white image.
+    """Open an image, slide or feature file, which is read as a white image.
 
     Parameters
     ----------
-    path : image in memory, or path of a file, whose suffix (any case) selects one of READERS
-    mpp : µm per pixel; takes precedence over the file, which states it as a property of a slide or
-        as the resolution of a TIFF between 0.05 and 20 µm; the dpi of JPEG and PNG are ignored, as
-        they are arbitrary
+    path : in-memory image or file; the suffix of a file (any case) selects one of READERS
+    mpp : µm per level-0 pixel; None to read it from the properties of a slide or the resolution of
+        a TIFF (0.05 to 20 µm). The dpi of JPEG and PNG are ignored, as they are arbitrary.
 
     Raises
     ------
@@ -125,8 +126,8 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
     if isinstance(path, MemoryImage):
         return MemoryReader(path, mpp)
     path = Path(path)
-    for open_other in _OTHER_OPENERS:
-        source = open_other(path, mpp)
+    for opener in _REGISTERED_OPENERS:
+        source = opener(path, mpp)
         if source is not None:
             return source
     check_readable_file(path)
@@ -139,27 +140,29 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
     return reader(path, mpp)
 
 
-Opener = Callable[[Path, float | None], ImageSource | None]
-_OTHER_OPENERS: list[Opener] = []
+OpenFunction = Callable[[Path, float | None], ImageSource | None]
+_REGISTERED_OPENERS: list[OpenFunction] = []
 
 
-def register_opener(opener: Opener) -> None:
-    """Register a function that opens paths as its own kind of source, or returns None.
+def register_opener(opener: OpenFunction) -> None:
+    """Register a function that `open_image` calls before it looks up the suffix of a file.
 
-    It is called before the suffix is looked up, as the type of a file may depend on its content.
+    Parameters
+    ----------
+    opener : function of a path and a pixel size; returns None for files of other types
     """
-    _OTHER_OPENERS.append(opener)
+    _REGISTERED_OPENERS.append(opener)
 
 
 class InMemoryReader(RegionReader[DecodedImage]):
-    """Base class of readers whose handle is the decoded image."""
+    """Base class of readers that decode the whole image, which is their handle."""
 
-    _bytes: int
+    _n_bytes: int
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the decoded image."""
-        return self._bytes
+        """Memory of the decoded image in bytes."""
+        return self._n_bytes
 
     def _close(self, handle: DecodedImage) -> None:
         pass
@@ -167,23 +170,23 @@ class InMemoryReader(RegionReader[DecodedImage]):
     def _level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
-    def _read_tile(self, handle: DecodedImage, piece: ResampleTile) -> Pixels:
-        region = handle.region(piece.x, piece.y, piece.width, piece.height)
-        return np.array(piece.reduced(region))
+    def _read_tile(self, handle: DecodedImage, tile: ResampleTile) -> Pixels:
+        region = handle.region(tile.x, tile.y, tile.width, tile.height)
+        return np.array(tile.resample(region))
 
 
 class RasterReader(InMemoryReader):
-    """Plain image file, decoded by Pillow."""
+    """Reader of a plain image file, decoded by Pillow."""
 
     path: Path
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         header = read_header(path)
         super().__init__(path, header.size, header.mpp if mpp is None else mpp)
-        self._bytes = header.n_bytes
+        self._n_bytes = header.n_bytes
 
     def _open(self) -> DecodedImage:
-        image = decode_cached(self.path, self._bytes)
+        image = decode_cached(self.path, self._n_bytes)
         if image.size != self.size:
             raise ImageError(
                 f"{self.path}: the image has {image.size[0]} x {image.size[1]} pixels, but "
@@ -193,26 +196,26 @@ class RasterReader(InMemoryReader):
 
 
 class MemoryReader(InMemoryReader):
-    """Image in memory."""
+    """Reader of an in-memory image."""
 
     def __init__(self, image: MemoryImage, mpp: float | None = None) -> None:
-        super().__init__(image, image.picture.size, image.mpp if mpp is None else mpp)
-        self._image, self._bytes = image.picture, image.n_bytes
+        super().__init__(image, image.decoded.size, image.mpp if mpp is None else mpp)
+        self._image, self._n_bytes = image.decoded, image.n_bytes
 
     def _open(self) -> DecodedImage:
         return self._image
 
 
 def _open_tiff(path: Path, mpp: float | None) -> ImageSource:
-    """Open an OME-TIFF or a tiled TIFF as a slide, any other TIFF as a plain image."""
+    """Open a TIFF as a slide if a slide library reads it, otherwise as a plain image."""
     return (select_slide_reader(path) or RasterReader)(path, mpp)
 
 
-_SLIDES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
-_PLAIN = (".jpg", ".jpeg", ".png", ".bmp")
+_SLIDE_SUFFIXES = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".dcm")
+_PLAIN_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
-    **dict.fromkeys(_SLIDES, SlideReader),
-    **dict.fromkeys(_PLAIN, RasterReader),
+    **dict.fromkeys(_SLIDE_SUFFIXES, SlideReader),
+    **dict.fromkeys(_PLAIN_SUFFIXES, RasterReader),
     **dict.fromkeys((".tif", ".tiff"), _open_tiff),
     **dict.fromkeys(FOLDER_IMAGES, OmeZarrReader),
 }

@@ -1,10 +1,10 @@
 """Reader of Zarr folders (versions 2 and 3) from untrusted sources.
 
-A Zarr array names the codecs that decode its chunks, and the numcodecs codec `pickle` can run code.
-Only the codecs, data types and layouts listed here are accepted. zarr receives a document built
-from the checked metadata, never that of the file, and the chunks of one array, each checked before
-decompression. Links are refused, consolidated metadata are ignored, and missing chunks are counted.
-This module is imported only when a Zarr folder is read, as zarr is optional.
+The metadata of a Zarr array name the codecs of its chunks, and the numcodecs codec `pickle` can run
+code. Only the codecs, data types and layouts listed here are accepted. zarr receives new metadata
+built from the checked ones, and chunks that are checked before decompression. Links are errors;
+consolidated metadata are ignored. "Inner chunks" are the chunks in a shard or, without shards, the
+chunks. This module needs the optional package zarr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zarr.abc.store import OffsetByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 from ..utils.text_io import shorten
-from .file_types import UnreadableContentError, unpacked_bytes
+from .file_types import UnreadableContentError, decompressed_size
 
 # Accepted codecs and their parameters. At most one compressor decodes a chunk.
 _COMPRESSORS = {
@@ -40,7 +40,7 @@ _COMPRESSORS = {
 CODECS_2 = _COMPRESSORS | {"lz4": {"acceleration"}, "zlib": {"level"}}
 CODECS_3 = _COMPRESSORS | {"bytes": {"endian"}, "crc32c": set(), "transpose": {"order"}}
 _FILTERS_2 = {"delta": {"dtype", "astype"}, "shuffle": {"elementsize"}}
-_SHARDING = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+_SHARDING_PARAMETERS = {"chunk_shape", "codecs", "index_codecs", "index_location"}
 _CHECKSUM_BYTES = 4
 _KEYS_3 = {
     *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
@@ -53,10 +53,10 @@ _IS_INT = re.compile(r"[0-9]{1,19}").fullmatch
 _FILL = re.compile(r"NaN|-?Infinity|0x[0-9a-fA-F]{2,16}")
 _MAX_DIMENSIONS = 8
 _MAX_LENGTH = 2**40  # of an axis
-_MAX_INNER = 10**6  # chunks in a shard
+_MAX_INNER_CHUNKS = 10**6  # in a shard
 _MAX_METADATA_BYTES = 2**24
-_OVERHEAD_BYTES = 1024  # of headers and checksums of a compressed piece
-_EMPTY = b"\xff" * 16  # entry of a missing chunk in a shard's index
+_OVERHEAD_BYTES = 1024  # of headers and checksums of a compressed inner chunk
+_MISSING_ENTRY = b"\xff" * 16  # entry of a missing inner chunk in the index of a shard
 _SAVE_AGAIN = "save it again with the codec zstd or blosc"
 
 Codec = tuple[str, dict[str, Any]]  # name and parameters
@@ -64,33 +64,32 @@ Codec = tuple[str, dict[str, Any]]  # name and parameters
 
 @dataclass(frozen=True)
 class OpenedArray:
-    """Open zarr array; `missing` and `chunks` are the numbers of missing and of all chunks."""
+    """Open zarr array with its metadata and the numbers of missing and of all inner chunks."""
 
     array: Any
     metadata: ZarrArray
-    missing: int
-    chunks: int
+    n_missing: int
+    n_chunks: int
 
 
 class ZarrFolder:
-    """Groups and arrays in a folder; raises UnreadableContentError if there is no Zarr group.
+    """Zarr folder; UnreadableContentError is raised if it has no Zarr group.
 
     Parameters
     ----------
     folder : path of the folder
-    spare_bytes : decompressed length up to which chunks are not checked
-    check_metadata : function of an array's path and metadata that raises an error if it is too
-        large
+    unchecked_bytes : decompressed size up to which chunks need not be checked
+    check_metadata : function of path and metadata of an array; raises an error if it is too large
     """
 
     def __init__(
         self,
         folder: Path,
-        spare_bytes: int,
+        unchecked_bytes: int,
         check_metadata: Callable[[str, ZarrArray], None] | None = None,
     ) -> None:
-        self.folder, self.spare_bytes, self._check_metadata = folder, spare_bytes, check_metadata
-        self._files = _files_below(folder)
+        self.folder, self.unchecked_bytes = folder, unchecked_bytes
+        self._check_metadata, self._files = check_metadata, _list_files(folder)
         if not {"zarr.json", ".zgroup"} & self._files:
             raise UnreadableContentError(
                 "not a complete Zarr folder: neither zarr.json nor .zgroup was found; copy it again"
@@ -102,14 +101,14 @@ class ZarrFolder:
         found = [name.split("/") for name in self._files if name.count("/") == 1]
         names = [name for name, file in found if file == ".zarray"]
         others = [name for name, file in found if file == "zarr.json"]
-        names += [name for name in others if self._document(name).get("node_type") == "array"]
+        names += [name for name in others if self._read_document(name).get("node_type") == "array"]
         return sorted(set(names))
 
     def attributes(self, path: str = "") -> dict[str, Any]:
         """Return the attributes of a group or array."""
         start = f"{path}/" if path else ""
         if f"{start}zarr.json" in self._files:
-            found = self._document(path).get("attributes", {})
+            found = self._read_document(path).get("attributes", {})
         else:
             name = f"{start}.zattrs"
             found = _read_json(self.folder, name) if name in self._files else {}
@@ -120,23 +119,23 @@ class ZarrFolder:
     def open(self, path: str) -> OpenedArray:
         """Open an array; raise UnreadableContentError if its metadata are not accepted."""
         try:
-            metadata = check_array(self._document(path))
+            metadata = parse_metadata(self._read_document(path))
         except ValueError as error:
             raise UnreadableContentError(
                 f"the array {path!r} is not supported: {shorten(error)}"
             ) from error
         if self._check_metadata is not None:
             self._check_metadata(path, metadata)
-        present = self._present(path, metadata)
+        present = self._find_chunk_files(path, metadata)
         n_chunks = math.prod(metadata.grid)
         n_missing = n_chunks - len(present)
         if metadata.index[1]:
-            n_chunks, n_missing = self._count_pieces(metadata, present)
+            n_chunks, n_missing = self._count_chunks(metadata, present)
         store = _CheckedStore(self, path, metadata, present)
         array = zarr.open_array(store, path=path, mode="r")
         return OpenedArray(array, metadata, n_missing, n_chunks)
 
-    def _document(self, path: str) -> dict[str, Any]:
+    def _read_document(self, path: str) -> dict[str, Any]:
         for name in ("zarr.json", ".zarray"):
             file = f"{path}/{name}" if path else name
             if file in self._files:
@@ -146,8 +145,8 @@ class ZarrFolder:
                 break
         raise ValueError(f"the array {path!r} is missing or its metadata are damaged")
 
-    def _present(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
-        """Return the names of existing chunk files with the positions of the chunks."""
+    def _find_chunk_files(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
+        """Return the position of the chunk in the grid for the name of each existing chunk file."""
         start, grid = f"{path}/{metadata.key(())}", metadata.grid
         found = {}
         for name in self._files:
@@ -159,30 +158,30 @@ class ZarrFolder:
                     found[name] = position
         return found
 
-    def _count_pieces(
+    def _count_chunks(
         self, metadata: ZarrArray, present: Mapping[str, tuple[int, ...]]
     ) -> tuple[int, int]:
-        """Return the numbers of all and of missing chunks of an array in shards."""
-        total = math.prod(-(-a // b) for a, b in zip(metadata.shape, metadata.pieces, strict=True))
-        n_present, (index_start, index_bytes) = 0, metadata.index
+        """Return the numbers of all and of missing inner chunks in the shards `present`."""
+        inner, n_present, (index_start, index_bytes) = metadata.inner_chunks, 0, metadata.index
+        total = math.prod(-(-a // b) for a, b in zip(metadata.shape, inner, strict=True))
         for name, position in present.items():
             index = _read(self.folder, name, index_start, index_bytes)
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
-            if len(entries) < math.prod(metadata.pieces_per_shard):
+            if len(entries) < math.prod(metadata.chunks_per_shard):
                 raise ValueError(f"the shard {name} is truncated; copy it again")
-            is_present = (entries != 255).any(axis=1).reshape(metadata.pieces_per_shard)
+            is_present = (entries != 255).any(axis=1).reshape(metadata.chunks_per_shard)
             offsets = entries[is_present.ravel(), :8].copy().view("<u8")
             if index_start == 0 and (offsets < index_bytes).any():
                 raise ValueError(f"the shard {name} is damaged: its chunks overlap its index")
-            # Chunks of the last shards may be outside the array.
-            ends = zip(metadata.shape, position, metadata.chunks, metadata.pieces, strict=True)
+            # Inner chunks of the last shards may be outside the array.
+            ends = zip(metadata.shape, position, metadata.chunks, inner, strict=True)
             inside = tuple(slice(-(-(a - at * b) // c)) for a, at, b, c in ends)
             n_present += int(np.count_nonzero(is_present[inside]))
         return total, total - n_present
 
 
-def _files_below(folder: Path) -> set[str]:
-    """Return the names of all files in a folder; refuse links, which may lead out of it."""
+def _list_files(folder: Path) -> set[str]:
+    """Return the relative names of all files in a folder; raise an error if there are links."""
     files, pending = set[str](), [""]
     while pending:
         parent = pending.pop()
@@ -212,7 +211,7 @@ def _read_json(folder: Path, name: str) -> Any:
 
 
 def _read(folder: Path, name: str, start: int, length: int) -> bytes:
-    """Read bytes of a regular file from a position; a negative one counts from the end."""
+    """Read at most `length` bytes of a regular file; a negative `start` counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         status = os.fstat(file.fileno())
@@ -228,18 +227,18 @@ _Base: Any = Store  # its methods differ between versions of zarr
 
 
 class _CheckedStore(_Base):
-    """Read-only store with the checked metadata and the chunks of one array."""
+    """Read-only Zarr store of `metadata.document` and the files `chunks` of the array at `path`."""
 
     supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
 
-    def __init__(self, home: ZarrFolder, path: str, metadata: ZarrArray, chunks: Any) -> None:
+    def __init__(self, folder: ZarrFolder, path: str, metadata: ZarrArray, chunks: Any) -> None:
         super().__init__(read_only=True)
-        self._folder, self._spare_bytes = home.folder, home.spare_bytes
+        self._folder, self._unchecked_bytes = folder.folder, folder.unchecked_bytes
         self._metadata, self._chunks = metadata, chunks
         self._documents = {f"{path}/{metadata.file}": metadata.document}
         # The largest possible file of a chunk, for incompressible data.
-        piece_bytes = metadata.stored_bytes * 11 // 10 + _OVERHEAD_BYTES
-        self._max_bytes = math.prod(metadata.pieces_per_shard) * piece_bytes + metadata.index[1]
+        max_bytes = metadata.stored_bytes * 11 // 10 + _OVERHEAD_BYTES
+        self._max_bytes = math.prod(metadata.chunks_per_shard) * max_bytes + metadata.index[1]
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -259,13 +258,13 @@ class _CheckedStore(_Base):
     async def exists(self, key: str) -> bool:
         return key in self._documents or key in self._chunks
 
-    async def _refuse(self, *arguments: Any) -> Any:
+    async def _raise_read_only(self, *arguments: Any) -> Any:
         raise NotImplementedError("the store is read-only and cannot be listed")
 
-    set = delete = set_partial_values = list = list_prefix = list_dir = _refuse
+    set = delete = set_partial_values = list = list_prefix = list_dir = _raise_read_only
 
     def _chunk(self, key: str, start: int, length: int | None) -> bytes:
-        """Return a chunk, or the requested part of a shard."""
+        """Return the content of a chunk file, or the requested bytes of a shard."""
         index, max_bytes = self._metadata.index, self._max_bytes
         data = _read(self._folder, key, start, min(max_bytes + 1, length or max_bytes + 1))
         if len(data) > max_bytes:
@@ -273,25 +272,25 @@ class _CheckedStore(_Base):
         if index[1] and (start, length) == (0, None):
             self._check_shard(data, *index)
         elif not index[1] or (start, length) != index:
-            self._check_piece(data)
+            self._check_chunk(data)
         return data
 
     def _check_shard(self, data: bytes, start: int, length: int) -> None:
-        """Check every piece of a shard."""
+        """Check every inner chunk of a shard, whose index has this start and length."""
         first = max(0, len(data) + start) if start < 0 else 0
         index = data[first : first + length][: length // 16 * 16]
         for at in range(0, len(index) - 15, 16):
             entry = index[at : at + 16]
-            if entry != _EMPTY:
+            if entry != _MISSING_ENTRY:
                 offset, n_bytes = (int.from_bytes(entry[a : a + 8], "little") for a in (0, 8))
-                self._check_piece(data[offset : offset + n_bytes])
+                self._check_chunk(data[offset : offset + n_bytes])
 
-    def _check_piece(self, data: bytes) -> None:
-        """Refuse a compressed piece that would decompress to more than its array states."""
+    def _check_chunk(self, data: bytes) -> None:
+        """Raise ValueError if an inner chunk would decompress to more than the metadata state."""
         compressor, stated = self._metadata.compressor, self._metadata.stored_bytes
         compressed = data[: len(data) - self._metadata.trailing_bytes]
-        limit = max(self._spare_bytes, stated)
-        n_bytes = unpacked_bytes(compressor, compressed, limit)
+        limit = max(self._unchecked_bytes, stated)
+        n_bytes = decompressed_size(compressor, compressed, limit)
         # For some compressors the result may be an upper bound.
         if n_bytes > (limit if compressor in ("gzip", "zlib", "zstd") else stated):
             raise ValueError(
@@ -301,7 +300,7 @@ class _CheckedStore(_Base):
 
 
 def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
-    """Return start and length of a byte request of zarr; a negative start counts from the end."""
+    """Return start (negative: from the end) and length (None: all) of a byte range of zarr."""
     if byte_range is None:
         return 0, None
     match byte_range:
@@ -322,23 +321,23 @@ class ZarrArray:
     Attributes
     ----------
     shape, dtype : shape and data type of the array
-    chunks : shape of the part in one file
-    pieces : shape of the part that is decoded at once, smaller than `chunks` if the file is a shard
-    stored_bytes : length of a decompressed piece before its filters are reversed
-    compressor : name of the codec that compresses pieces; None if there is none
-    start, separator : prefix and separator of the names of chunk files
+    chunks : shape of the part of the array in one file, a chunk or a shard
+    inner_chunks : shape of an inner chunk; equal to `chunks` without shards
+    stored_bytes : size of a decompressed inner chunk before its filters are reversed
+    compressor : name of the codec that compresses inner chunks; None if there is none
+    prefix, separator : prefix and separator of the names of chunk files
     file, document : file name and content of the metadata that zarr receives
-    trailing_bytes : length of the checksums that follow a compressed piece
-    index : start (negative: from the end) and length of a shard's index; length 0 without shards
+    trailing_bytes : size of the checksums that follow a compressed inner chunk
+    index : start (negative: from the end) and size of the index of a shard; size 0 without shards
     """
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    pieces: tuple[int, ...]
+    inner_chunks: tuple[int, ...]
     dtype: np.dtype[Any]
     stored_bytes: int
     compressor: str | None
-    start: str
+    prefix: str
     separator: str
     file: str
     document: bytes
@@ -346,48 +345,48 @@ class ZarrArray:
     index: tuple[int, int] = (0, 0)
 
     def key(self, position: Sequence[int]) -> str:
-        """Return the name of a chunk's file by its position in the grid."""
-        return self.start + self.separator.join(map(str, position))
+        """Return the name of the file of a chunk by its position in the grid."""
+        return self.prefix + self.separator.join(map(str, position))
 
     @property
-    def piece_bytes(self) -> int:
-        """Memory of a decoded piece."""
-        return math.prod(self.pieces) * self.dtype.itemsize
+    def inner_chunk_bytes(self) -> int:
+        """Memory of a decoded inner chunk."""
+        return math.prod(self.inner_chunks) * self.dtype.itemsize
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of chunks along each axis."""
+        """Number of chunk files along each axis."""
         return tuple(-(-a // b) for a, b in zip(self.shape, self.chunks, strict=True))
 
     @property
-    def pieces_per_shard(self) -> tuple[int, ...]:
-        """Number of pieces in a shard along each axis."""
-        return tuple(a // b for a, b in zip(self.chunks, self.pieces, strict=True))
+    def chunks_per_shard(self) -> tuple[int, ...]:
+        """Number of inner chunks in a shard along each axis."""
+        return tuple(a // b for a, b in zip(self.chunks, self.inner_chunks, strict=True))
 
 
-def check_array(document: Mapping[str, Any]) -> ZarrArray:
-    """Return the checked metadata of an array; raise ValueError if they are not accepted."""
+def parse_metadata(document: Mapping[str, Any]) -> ZarrArray:
+    """Return the checked content of zarr.json or .zarray; raise ValueError if not accepted."""
     version = document.get("zarr_format")
     if version == 2:
-        return _version_2(document)
+        return _parse_version_2(document)
     if version == 3:
-        return _version_3(document)
+        return _parse_version_3(document)
     raise ValueError(f"Zarr version {version!r}; supported are 2 and 3")
 
 
-def _version_2(document: Mapping[str, Any]) -> ZarrArray:
-    shape, chunks = _shapes(document.get("shape"), document.get("chunks"))
-    dtype = _dtype(document.get("dtype"), _DTYPE_2)
-    separator = _one_of(document.get("dimension_separator", "."), (".", "/"))
+def _parse_version_2(document: Mapping[str, Any]) -> ZarrArray:
+    shape, chunks = _parse_shapes(document.get("shape"), document.get("chunks"))
+    dtype = _parse_dtype(document.get("dtype"), _DTYPE_2)
+    separator = _check_choice(document.get("dimension_separator", "."), (".", "/"))
     filters = document.get("filters") or []
     compressor = document.get("compressor")
-    parsed = _codecs(filters, version=2)
+    parsed = _parse_codecs(filters, version=2)
     _check_codecs(parsed, _FILTERS_2)
     for _, parameters in parsed:
         for name in {"dtype", "astype"} & parameters.keys():
-            _dtype(parameters[name])
+            _parse_dtype(parameters[name])
     if compressor is not None:
-        _check_codecs(_codecs([compressor], version=2), CODECS_2)
+        _check_codecs(_parse_codecs([compressor], version=2), CODECS_2)
     clean = {
         "zarr_format": 2,
         "shape": shape,
@@ -395,43 +394,43 @@ def _version_2(document: Mapping[str, Any]) -> ZarrArray:
         "dtype": document["dtype"],
         "compressor": compressor,
         "filters": filters or None,
-        "fill_value": _fill_value(document.get("fill_value")),
-        "order": _one_of(document.get("order"), ("C", "F")),
+        "fill_value": _check_fill_value(document.get("fill_value")),
+        "order": _check_choice(document.get("order"), ("C", "F")),
         "dimension_separator": separator,
     }
     itemsize = 8 if filters else dtype.itemsize  # a filter may change the type
     return ZarrArray(
         shape=shape,
         chunks=chunks,
-        pieces=chunks,
+        inner_chunks=chunks,
         dtype=dtype,
         stored_bytes=math.prod(chunks) * itemsize,
         compressor=compressor and compressor["id"],
-        start="",
+        prefix="",
         separator=separator,
         file=".zarray",
         document=json.dumps(clean).encode(),
     )
 
 
-def _version_3(document: Mapping[str, Any]) -> ZarrArray:
+def _parse_version_3(document: Mapping[str, Any]) -> ZarrArray:
     for name in sorted(set(document) - _KEYS_3):
         field = document[name]
         if not isinstance(field, dict) or field.get("must_understand") is not False:
             raise ValueError(f"the metadata have an unknown field {name!r}")
     if document.get("node_type") != "array" or document.get("storage_transformers"):
         raise ValueError("the metadata do not describe an array, or they have storage transformers")
-    grid = _configuration(document.get("chunk_grid"), "regular", {"chunk_shape"})
-    shape, chunks = _shapes(document.get("shape"), grid.get("chunk_shape"))
-    dtype = _dtype(document.get("data_type"))
-    encoding, separator = _key_encoding(document.get("chunk_key_encoding"))
-    inner = _codecs(document.get("codecs"))
-    pieces, index = chunks, (0, 0)
+    grid = _parse_configuration(document.get("chunk_grid"), "regular", {"chunk_shape"})
+    shape, chunks = _parse_shapes(document.get("shape"), grid.get("chunk_shape"))
+    dtype = _parse_dtype(document.get("data_type"))
+    encoding, separator = _parse_key_encoding(document.get("chunk_key_encoding"))
+    inner = _parse_codecs(document.get("codecs"))
+    inner_chunks, index = chunks, (0, 0)
     if any(name == "sharding_indexed" for name, _ in inner):
-        written, pieces, inner, index = _sharding(inner, chunks)
+        written, inner_chunks, inner, index = _parse_sharding(inner, chunks)
     else:
         written = _check_codecs(inner)
-    compressor, trailing_bytes = _compressor(inner)
+    compressor, trailing_bytes = _find_compressor(inner)
     clean = {
         "zarr_format": 3,
         "node_type": "array",
@@ -439,18 +438,18 @@ def _version_3(document: Mapping[str, Any]) -> ZarrArray:
         "data_type": dtype.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
         "chunk_key_encoding": {"name": encoding, "configuration": {"separator": separator}},
-        "fill_value": _fill_value(document.get("fill_value"), 0),
+        "fill_value": _check_fill_value(document.get("fill_value"), 0),
         "codecs": written,
         "attributes": {},
     }
     return ZarrArray(
         shape=shape,
         chunks=chunks,
-        pieces=pieces,
+        inner_chunks=inner_chunks,
         dtype=dtype,
-        stored_bytes=math.prod(pieces) * dtype.itemsize + _CHECKSUM_BYTES * len(inner),
+        stored_bytes=math.prod(inner_chunks) * dtype.itemsize + _CHECKSUM_BYTES * len(inner),
         compressor=compressor,
-        start=f"c{separator}" if encoding == "default" else "",
+        prefix=f"c{separator}" if encoding == "default" else "",
         separator=separator,
         file="zarr.json",
         document=json.dumps(clean).encode(),
@@ -459,40 +458,41 @@ def _version_3(document: Mapping[str, Any]) -> ZarrArray:
     )
 
 
-def _sharding(
+def _parse_sharding(
     codecs: Sequence[Codec], chunks: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
-    """Return checked metadata, shape and codecs of pieces, and position of the index."""
-    if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING:
+    """Return the codec of shards as JSON, shape and codecs of inner chunks, and the index."""
+    if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING_PARAMETERS:
         raise ValueError(f"additional codecs of shards are not supported; {_SAVE_AGAIN}")
     configuration = codecs[0][1]
-    _, pieces = _shapes(chunks, configuration.get("chunk_shape"))
-    if any(a % b for a, b in zip(chunks, pieces, strict=True)):
+    _, inner_chunks = _parse_shapes(chunks, configuration.get("chunk_shape"))
+    if any(a % b for a, b in zip(chunks, inner_chunks, strict=True)):
         raise ValueError("the shards are not divided into whole chunks")
-    n_pieces = math.prod(a // b for a, b in zip(chunks, pieces, strict=True))
-    if n_pieces > _MAX_INNER:
-        raise ValueError(f"the shards have {n_pieces} chunks, more than {_MAX_INNER}")
-    index = _codecs(configuration.get("index_codecs"))
+    n_inner = math.prod(a // b for a, b in zip(chunks, inner_chunks, strict=True))
+    if n_inner > _MAX_INNER_CHUNKS:
+        raise ValueError(f"the shards have {n_inner} chunks, more than {_MAX_INNER_CHUNKS}")
+    index = _parse_codecs(configuration.get("index_codecs"))
     names = [name for name, _ in index]
     if names not in (["bytes"], ["bytes", "crc32c"]) or index[0][1].get("endian") != "little":
         raise ValueError("the index of the shards is compressed or not little-endian")
-    location = _one_of(configuration.get("index_location", "end"), ("start", "end"))
-    inner = _codecs(configuration.get("codecs"))
+    location = _check_choice(configuration.get("index_location", "end"), ("start", "end"))
+    inner = _parse_codecs(configuration.get("codecs"))
     clean = {
-        "chunk_shape": pieces,
+        "chunk_shape": inner_chunks,
         "codecs": _check_codecs(inner),
         "index_codecs": _check_codecs(index),
         "index_location": location,
     }
-    n_bytes = 16 * n_pieces + _CHECKSUM_BYTES * (len(names) - 1)
+    n_bytes = 16 * n_inner + _CHECKSUM_BYTES * (len(names) - 1)
     written = [{"name": "sharding_indexed", "configuration": clean}]
-    return written, pieces, inner, (-n_bytes if location == "end" else 0, n_bytes)
+    return written, inner_chunks, inner, (-n_bytes if location == "end" else 0, n_bytes)
 
 
 # --- codecs, shapes and data types --------------------------------------------------------------
 
 
-def _codecs(listed: Any, version: int = 3) -> list[Codec]:
+def _parse_codecs(listed: Any, version: int = 3) -> list[Codec]:
+    """Return names and parameters of the codecs in metadata of a version of Zarr."""
     if not isinstance(listed, list):
         raise ValueError("the codecs are not a list")
     key = "id" if version == 2 else "name"
@@ -514,9 +514,9 @@ def _codecs(listed: Any, version: int = 3) -> list[Codec]:
 def _check_codecs(
     codecs: Sequence[Codec], known: Mapping[str, set[str]] = CODECS_3
 ) -> list[dict[str, Any]]:
-    """Refuse unknown codecs and parameters; return metadata of version 3 for these codecs.
+    """Raise ValueError if a codec or parameter is unknown; return the codecs as JSON of version 3.
 
-    Values of parameters are numbers, strings or lists of numbers.
+    `known` are the accepted parameters by name of the codec.
     """
     for name, parameters in codecs:
         if name not in known:
@@ -532,8 +532,8 @@ def _check_codecs(
     return [{"name": name, "configuration": parameters} for name, parameters in codecs]
 
 
-def _compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
-    """Return the name of the compressor and the length of the checksums after its output."""
+def _find_compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
+    """Return the name of the compressor, if any, and the size of the checksums after its output."""
     found, n_checksums = None, 0
     for name, _ in codecs:
         n_checksums += name == "crc32c"
@@ -544,7 +544,7 @@ def _compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
     return found, _CHECKSUM_BYTES * n_checksums
 
 
-def _shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _parse_shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for lengths, least in ((shape, 0), (chunks, 1)):
         is_list = isinstance(lengths, list | tuple) and 0 < len(lengths) <= _MAX_DIMENSIONS
         if not is_list or not all(type(n) is int and least <= n <= _MAX_LENGTH for n in lengths):
@@ -554,7 +554,7 @@ def _shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(shape), tuple(chunks)
 
 
-def _dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
+def _parse_dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
     dtype = None
     if isinstance(name, str) and (pattern is None or pattern.fullmatch(name)):
         with suppress(TypeError, ValueError):
@@ -566,7 +566,7 @@ def _dtype(name: Any, pattern: re.Pattern[str] | None = None) -> np.dtype[Any]:
     return dtype
 
 
-def _fill_value(value: Any, default: Any = None) -> Any:
+def _check_fill_value(value: Any, default: Any = None) -> Any:
     if value is None:
         return default
     if isinstance(value, bool | int | float) or (isinstance(value, str) and _FILL.fullmatch(value)):
@@ -574,25 +574,25 @@ def _fill_value(value: Any, default: Any = None) -> Any:
     raise ValueError("the fill value is not a number")
 
 
-def _key_encoding(encoding: Any) -> tuple[str, str]:
-    """Return the name and the separator of a checked encoding of chunk names."""
+def _parse_key_encoding(encoding: Any) -> tuple[str, str]:
+    """Return the name and the separator of the encoding of chunk names."""
     parsed = {"name": encoding} if isinstance(encoding, str) else encoding
     separators = {"default": "/", "v2": "."}
     name = parsed.get("name") if isinstance(parsed, dict) else None
     if not isinstance(name, str) or name not in separators:
         raise ValueError("the encoding of chunk names is unknown")
-    configuration = _configuration(parsed, name, {"separator"})
-    return name, _one_of(configuration.get("separator", separators[name]), (".", "/"))
+    configuration = _parse_configuration(parsed, name, {"separator"})
+    return name, _check_choice(configuration.get("separator", separators[name]), (".", "/"))
 
 
-def _configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
+def _parse_configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
     values = entry.get("configuration") or {} if isinstance(entry, dict) else None
     if not isinstance(values, dict) or entry.get("name") != name or set(values) - known:
         raise ValueError(f"the chunks are not on a {name} grid")
     return values
 
 
-def _one_of(value: Any, known: Sequence[str]) -> str:
+def _check_choice(value: Any, known: Sequence[str]) -> str:
     if value not in known:
         raise ValueError(
             f"the metadata contain {str(value)[:60]!r} instead of {' or '.join(known)}"

@@ -1,1 +1,1 @@
-"""Metrics, confidence intervals by patient and tests of confounding."""
+"""Metrics, confidence intervals from resampling of patients, and tests of confounding."""

@@ -31,9 +31,9 @@ _MAX_GROUPS = 60  # groups of patients in the jackknife
 _MIN_PATIENTS = 8  # for an interval
 _EPSILON = 1e-12  # tolerance of variances and fractions
 _PERMUTATION_BATCH = 50  # permutations computed at once
-_N_AVERAGED = 10  # largest η² that are averaged
+_N_AVERAGED = 10  # number of largest η² that are averaged
 
-Groups = NDArray[np.int64]
+Groups = NDArray[np.int64]  # index of the group of each unit, (n_units,)
 
 
 def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -52,10 +52,10 @@ def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class IntraclassCorrelation:
-    """Intraclass correlation of each measurement (n,), with its confidence interval.
+    """Intraclass correlation of each of n measurements, (n,), with limits of its interval.
 
-    The value is NaN for constant measurements, or if no block has two groups, one with two units or
-    more. The interval is NaN with fewer than eight patients.
+    The value is NaN for constant measurements, and if no block has two groups of which one has two
+    units or more. The limits are NaN with fewer than eight patients.
     """
 
     value: NDArray[np.float64]
@@ -74,9 +74,9 @@ def intraclass_correlation(
 
     Parameters
     ----------
-    shares : (n_units, n), transformed by `arcsine_sqrt`
-    blocks, groups, patients : (n_units,), indices; each group lies in one block, such as the
-        patients of one site and class; blocks of one group are ignored
+    shares : (n_units, n), n fractions of each unit, to which `arcsine_sqrt` is applied
+    blocks, groups, patients : (n_units,), indices of block, group and patient of each unit. Each
+        group lies in one block, such as the patients of a class; blocks of one group are ignored
 
     Returns
     -------
@@ -116,12 +116,12 @@ def _units_of_mixed_blocks(blocks: Groups, groups: Groups) -> Groups:
 def _log_within_fraction(
     values: NDArray[np.float64], blocks: Groups, groups: Groups
 ) -> NDArray[np.float64]:
-    """Return log(σ² / (σ² + σ²_b)) of every column; NaN if it is undefined."""
+    """Return log(σ² / (σ² + σ²_b)) of each column (`intraclass_correlation`); NaN if undefined."""
     undefined = np.full(values.shape[1], np.nan)
     sizes, n = np.unique(groups, return_counts=True)[1], len(values)
     totals = np.unique(blocks, return_counts=True)[1]
     block_of_group = _group_indices(blocks)[np.unique(groups, return_index=True)[1]]
-    # Coefficient of σ²_b in the expected sum of squares about the block means.
+    # Coefficient of σ²_b in the expected sum of squares around the block means.
     coefficient = (totals - np.bincount(block_of_group, sizes**2) / totals).sum()
     if n == len(sizes) or coefficient < _EPSILON:
         return undefined
@@ -132,7 +132,7 @@ def _log_within_fraction(
 
 
 def _sum_of_squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Return the sum of squared deviations from the group means, for each column."""
+    """Return for each column the sum of squared deviations from the group means."""
     indices = _group_indices(groups)
     total: NDArray[np.float64] = ((values - _group_means(values, indices)[indices]) ** 2).sum(
         axis=0
@@ -152,7 +152,7 @@ def _group_means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.flo
 
 
 def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
-    """Return the jackknife group of each unit: one patient, or several if there are many."""
+    """Return the jackknife group of each unit: one patient, or several with over 60 patients."""
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
     number = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
@@ -168,10 +168,10 @@ class ConfoundingTest:
 
     Attributes
     ----------
-    variance_fractions : (n,), η², fraction of the variance between patients of a class that lies
-        between groups; maximum over the classes
-    p_value : p-value of the hypothesis that no measurement differs between groups; NaN, as all
-        other values, if no class has two groups
+    variance_fractions : (n,), η²: fraction of the variance between the units of a class that lies
+        between groups; maximum over classes and transforms
+    p_value : p-value of the hypothesis that no measurement differs between groups; NaN, like all
+        array elements, if no class has two groups
     adjusted_p_values : (n,), smaller of the family-wise p-value and the false discovery rate
         (Benjamini and Hochberg)
     n_groups : number of groups
@@ -191,16 +191,16 @@ def confounding_test(
     n_permutations: int = 1999,
     random_state: int = 0,
 ) -> ConfoundingTest:
-    """Test by permutation whether measurements differ between groups of patients of a class.
+    """Test by permutation whether measurements differ between groups of units of the same class.
 
-    Groups are permuted among the units of the same class. The largest η² detects an effect in one
-    measurement, the mean of the ten largest an effect spread over many. The test uses the smaller
-    of their p-values, calibrated by the same permutations.
+    Groups are permuted among the units of each class. The largest η² detects an effect on one
+    measurement, the mean of the ten largest η² an effect on many. The test uses the smaller of the
+    two p-values, calibrated by the same permutations.
 
     Parameters
     ----------
-    transforms : measurements (n_units, n) under one or several transforms; the maximum of η² over
-        the transforms is used
+    transforms : n measurements of each unit, (n_units, n), transformed in one or several ways; the
+        maximum of η² over the transforms is used
     classes : (n_units,), class index
     groups : (n_units,), group index, such as the site
     n_permutations : number of permutations
@@ -255,7 +255,7 @@ def _false_discovery_rates(p_values: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _scale_columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale columns to mean 0 and sum of squares 1; constant columns become 0."""
+    """Shift and scale columns to mean 0 and sum of squares 1; constant columns become 0."""
     centred = values - values.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
     return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_EPSILON))
@@ -264,9 +264,12 @@ def _scale_columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _max_variance_fractions(
     scaled: list[list[NDArray[np.float64]]], groups: list[Groups]
 ) -> NDArray[np.float64]:
-    """Return the maximum of η² over classes and transforms, (n_permutations, n).
+    """Return η² of each permutation and measurement: the maximum over classes and transforms.
 
-    `groups` contains one array (n_permutations, n_units) per class.
+    Parameters
+    ----------
+    scaled : for each class and transform, the measurements (n_units, n) from `_scale_columns`
+    groups : for each class, the permuted groups (n_permutations, n_units)
     """
     pairs = zip(scaled, groups, strict=True)
     return np.max(
@@ -276,7 +279,7 @@ def _max_variance_fractions(
 
 
 def _variance_fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Return η² of scaled columns for each permutation of the groups, (n_permutations, n)."""
+    """Return η² (n_permutations, n) of scaled columns for groups (n_permutations, n_units)."""
     group_names, sizes = np.unique(groups[0], return_counts=True)
     indicators = (groups[:, None] == group_names[:, None]) / np.sqrt(sizes)[:, None]
     fractions: NDArray[np.float64] = ((indicators @ scaled) ** 2).sum(axis=1)
@@ -284,10 +287,10 @@ def _variance_fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[
 
 
 _MAX_P_VALUE = 0.05  # associations with at most this adjusted p-value are reported
-_MIN_RELATIVE_ACCURACY = 0.4  # fraction of the difference between chance level and accuracy 1
+_MIN_RELATIVE_ACCURACY = 0.4  # excess over the chance level, relative to that of accuracy 1
 _N_PERMUTATIONS, _FEW_PERMUTATIONS, _MANY_UNITS = 999, 199, 5000
 _TOLERANCE = 1e-9
-# Per image: a category, or numbers that are tested one by one; None if unknown.
+# Value of a property per image: a category, or numbers that are tested one by one; None if unknown.
 Values = Sequence[str | tuple[float, ...] | None]
 
 
@@ -297,7 +300,8 @@ class Association:
 
     Attributes
     ----------
-    accuracy : balanced accuracy of the best classifier on these patients
+    name : name of the property
+    accuracy : balanced accuracy of the best classifier that uses this property alone
     chance_accuracy : mean balanced accuracy with permuted classes
     p_value : p-value, adjusted for the number of properties
     confounded : whether every value of the property occurs in one class only
@@ -353,8 +357,8 @@ _ADVICE |= {
 def find_confounders(manifest: Manifest) -> list[Association]:
     """Return the image properties that are associated with the class, strongest first.
 
-    The tested properties are the columns site, scanner and batch, and properties of the files: file
-    format, image size, pixel size, mean colour and white point (99th percentile of each channel).
+    The properties are the manifest columns site, scanner and batch, and those of the files: format,
+    image size, pixel size, mean colour and white point (99th percentile of each channel).
 
     Parameters
     ----------
@@ -364,7 +368,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     -------
     list of Association
     """
-    records = [r for r in manifest.records if r.label and not r.is_mapped]
+    records = [r for r in manifest.records if r.label and not r.has_regions]
     image_data = [image_properties(record) for record in records]
     properties: dict[str, Values] = {
         name: [getattr(record, name) for record in records] for name in _RECORDED_PROPERTIES
@@ -393,13 +397,13 @@ def associations(
 ) -> list[Association]:
     """Return the associations of properties with the class, strongest first.
 
-    Constant properties are omitted. The list is empty if no association is strong or confounded. An
-    association below the minimum accuracy (0.4 of the difference between chance level and 1) has
-    the p-value 1.
+    An association is strong if its accuracy exceeds the chance level by at least 0.4 of the
+    difference between chance level and 1; otherwise it has the p-value 1. The list is empty if no
+    association is strong or confounded. Constant properties are omitted.
 
     Parameters
     ----------
-    properties : value per image of each property; None if unknown
+    properties : for each name, the value of the property for each image; None if unknown
     labels : class of each image
     patients : patient of each image
     random_state : seed of the permutations
@@ -411,7 +415,9 @@ def associations(
     rng, tested = np.random.default_rng(random_state), []
     for name, values in properties.items():
         rows = [index for index, value in enumerate(values) if value is not None]
-        units = _Units.from_labels([labels[r] for r in rows], [patients[r] for r in rows])
+        units = _PatientClassUnits.from_labels(
+            [labels[r] for r in rows], [patients[r] for r in rows]
+        )
         known = [values[row] for row in rows]
         if len(units.counts) > 1 and len(set(known)) > 1:
             accuracy = float(units.accuracies(known, units.classes[None])[0])
@@ -441,7 +447,10 @@ def associations(
 
 
 def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
-    """Return whether each value occurs in one class only, and patients share values."""
+    """Return whether each value occurs in one class only, and several units share a value.
+
+    For numbers, an accuracy of 1, of the best threshold, is also sufficient.
+    """
     n_values = len(set(values))
     # Values of a continuous property are shared by few patients and have one label by chance.
     decides = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2
@@ -449,8 +458,8 @@ def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy
 
 
 @dataclass(frozen=True)
-class _Units:
-    """Units of permutation: the pairs of patient and class.
+class _PatientClassUnits:
+    """Units that are permuted: pairs of patient and class.
 
     Attributes
     ----------
@@ -464,7 +473,7 @@ class _Units:
     counts: Groups
 
     @classmethod
-    def from_labels(cls, labels: Sequence[str], patients: Sequence[str]) -> _Units:
+    def from_labels(cls, labels: Sequence[str], patients: Sequence[str]) -> _PatientClassUnits:
         pairs = list(zip(patients, labels, strict=True))
         names = sorted(set(pairs))
         index_of = {pair: index for index, pair in enumerate(names)}
@@ -474,11 +483,12 @@ class _Units:
         return cls(np.array([index_of[pair] for pair in pairs], np.int64), classes, counts)
 
     def permuted(self, rng: np.random.Generator) -> Groups:
-        """Return random permutations of the classes, (n_permutations, n_units)."""
+        """Return random permutations of the class indices, (n_permutations, n_units)."""
         n = _N_PERMUTATIONS if len(self.classes) <= _MANY_UNITS else _FEW_PERMUTATIONS
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
 
     def is_strong(self, accuracy: float) -> bool:
+        """Return whether an accuracy is far above the chance level; see `associations`."""
         chance_level = 1 / len(self.counts)
         return accuracy >= chance_level + _MIN_RELATIVE_ACCURACY * (1 - chance_level)
 
@@ -502,7 +512,7 @@ class _Units:
     def _category_accuracies(
         self, categories: Sequence[str], permuted: Groups
     ) -> NDArray[np.float64]:
-        """Return the balanced accuracy of a classifier that knows the category of each image."""
+        """Return the balanced accuracy of the best assignment of categories to classes."""
         names, indices = np.unique(categories, return_inverse=True)
         # Sparse: there may be as many categories as patients.
         n_images = np.bincount(self.unit_of_image)
@@ -518,9 +528,9 @@ class _Units:
     def _threshold_accuracies(
         self, numbers: NDArray[np.float64], permuted: Groups
     ) -> NDArray[np.float64]:
-        """Return the balanced accuracy of the best threshold between a class and the others.
+        """Return the balanced accuracy of the best threshold for one class against the others.
 
-        The accuracy is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
+        It is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
         """
         sums = np.bincount(self.unit_of_image, numbers, len(self.classes))
         means = sums / np.bincount(self.unit_of_image, minlength=len(self.classes))
@@ -529,8 +539,8 @@ class _Units:
         n, best = len(means), np.zeros(len(permuted))
         # For two classes, both comparisons are the same.
         for class_index, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
-            inside = permuted[:, order] == class_index
-            steps = np.where(inside, 1 / count, -1 / (n - count))
+            is_in_class = permuted[:, order] == class_index
+            steps = np.where(is_in_class, 1 / count, -1 / (n - count))
             gaps = np.abs(np.cumsum(steps, axis=1)[:, ends]).max(axis=1)
             best = np.maximum(best, gaps)
         return (1 + best) / 2
@@ -539,7 +549,7 @@ class _Units:
 def _adjusted_p_values(
     observed: NDArray[np.float64], permuted: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return adjusted p-values (n,) from statistics, observed (n,) and permuted (n, m)."""
+    """Return minP-adjusted p-values (n,) from observed (n,) and permuted (n, m) statistics."""
     p = np.array([_tail_fractions(row) for row in np.column_stack([observed, permuted])])
     smallest = p.min(axis=0)
     adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)

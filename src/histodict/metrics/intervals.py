@@ -1,21 +1,21 @@
-"""Confidence intervals of metrics and proportions by patient, and paired tests.
+"""Confidence intervals of metrics and proportions from resampling of patients, and paired tests.
 
-Images of one patient are not independent, so the bootstrap resamples patients. A replicate draws as
-many patients as there are, with replacement, with all images of each drawn patient. The interval
-describes the variation over test patients; the trained models are fixed.
+Images of one patient are not independent, so the bootstrap resamples patients. A replicate consists
+of all images of n patients, drawn with replacement from the n patients. The interval describes the
+variation over test patients; the trained models are fixed.
 
-Repeats of an experiment test the same images again and add no patients. A replicate therefore uses
-one draw for all repeats and takes the mean of the metric over them, which is also the reported
-value. Repeats narrow the interval only as much as they reduce its variance.
+Repeats of an experiment test the same images again and add no patients. A replicate therefore draws
+patients once for all repeats and takes the mean of the metric over the repeats, which is also the
+reported value. Repeats narrow the interval only as much as they reduce the variance of this mean.
 
 In cross-validation the patients tested in one fold train the models of the others, so predictions
 of different patients are not independent: without any signal, the standard deviation of a score is
 √2 times that of a bootstrap of patients. Intervals of such scores are widened by this factor; with
-a strong signal they are then slightly too wide. `benchmarks/null_intervals.py` measures both.
+a strong signal they are then slightly too wide (`benchmarks/null_intervals.py`).
 
-A draw may lack a class, and the metric is then undefined. A repeat whose images lack a class is
-left out of the mean of that replicate; a draw that leaves no repeat is repeated and counted. The
-distribution is thus conditional on the presence of every class.
+A draw of patients may lack a class, so that the metric is undefined. A repeat whose images lack a
+class is left out of the mean of that replicate; if no repeat is left, patients are drawn again, and
+such draws are counted. The distribution is thus conditional on the presence of every class.
 
 A bootstrap of patients gives an interval of zero width if all predictions are correct. The Wilson
 interval of `proportion` does not; it is computed with the effective number of images, given the
@@ -57,12 +57,12 @@ _MAX_REDRAWS = 20
 
 
 class UndefinedMetricError(ValueError):
-    """Exception raised by a metric that is undefined for images; the draw is then repeated."""
+    """Exception raised by a metric that is undefined for a sample, which is then drawn again."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Value of a metric with its confidence interval and numbers of patients and replicates."""
+    """Value of a metric, limits of its confidence interval, and confidence level."""
 
     value: float
     low: float
@@ -70,7 +70,7 @@ class Interval:
     level: float
     n_patients: int
     n_replicates: int
-    n_redrawn: int
+    n_redrawn: int  # rejected draws, for which the metric was undefined
 
 
 def bootstrap_interval(
@@ -133,7 +133,7 @@ def check_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class BootstrapReplicates:
-    """Value of a statistic on all patients and on each bootstrap replicate (n_replicates,)."""
+    """Value of a statistic on all patients, and `values` (n_replicates,) on replicates."""
 
     value: float
     values: NDArray[np.float64]
@@ -141,10 +141,11 @@ class BootstrapReplicates:
     n_redrawn: int
 
     def interval(self, level: float, widening: float = 1.0) -> tuple[float, float]:
-        """Return the percentile interval with a correction for few patients.
+        """Return the limits (low, high) of the percentile interval, corrected for few patients.
 
-        The tails are expanded from the normal to Student's t distribution. If `widening` is not 1,
-        it multiplies the distances from the value to the limits, which are clipped to 0 and 1.
+        The tail probabilities are changed from the normal to Student's t distribution. If
+        `widening` is not 1, the distances of the limits from the value are multiplied by it, and
+        the limits clipped to 0 and 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
         """
@@ -168,7 +169,7 @@ class PatientBootstrap:
         classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
         self.rows = [np.arange(len(indices)) for indices in self.patient_of_row]
-        # (n_repeats, n_patients, n_classes): whether a patient has images of a class.
+        # (n_repeats, n_patients, n_classes): whether a patient has images of a class in a repeat.
         self.contains = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
         for contains, indices, repeat in zip(
             self.contains, self.patient_of_row, repeats, strict=True
@@ -193,10 +194,10 @@ class PatientBootstrap:
             )
 
     def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
-        """Return the statistic with each patient counted `times` times, (n_patients,).
+        """Return the mean of a statistic over the repeats, for one draw of patients.
 
-        It is the mean over the repeats in which the drawn patients have every class; NaN without
-        such repeats.
+        `times` (n_patients,) states how often each patient was drawn. Repeats in which the drawn
+        patients lack a class are left out; the result is NaN if none is left.
         """
         # Ufuncs are called directly because this runs for thousands of draws.
         has_class = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
@@ -240,7 +241,7 @@ class PatientBootstrap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Values of two methods, and their difference (first − second) with interval and p-value."""
+    """Values of two methods, and limits and p-value of their difference (first − second)."""
 
     first: float
     second: float
@@ -261,7 +262,7 @@ def paired_bootstrap(
     n_replicates: int = 2000,
     random_state: int = 0,
 ) -> Comparison:
-    """Compare two methods on the same images by a bootstrap that draws the same patients for both.
+    """Compare two methods on the same images by a bootstrap with the same patients for both.
 
     The interval is that of `bootstrap_interval`. The p-value is 1 minus the largest level at which
     the interval excludes 0; its minimum depends on the numbers of patients and of replicates.
@@ -269,7 +270,7 @@ def paired_bootstrap(
     Parameters
     ----------
     metric : metric(labels, predictions)
-    first, second : predictions of each repeat
+    first, second : predictions of each repeat by either method
     level : confidence level
     n_replicates : number of bootstrap replicates
     random_state : seed
@@ -296,7 +297,7 @@ def paired_bootstrap(
 
 
 def _p_value(sample: BootstrapReplicates) -> float:
-    """Return 1 minus the level at which a limit of `BootstrapReplicates.interval` is 0."""
+    """Return 1 minus the confidence level at which a limit of the interval is 0."""
     n, n_beyond = sample.n_patients, min((sample.values <= 0).sum(), (sample.values >= 0).sum())
     tail = (n_beyond + 1) / (len(sample.values) + 1)
     return min(1.0, float(2 * t.cdf(norm.ppf(tail) * np.sqrt((n - 1) / n), n - 1)))
@@ -374,7 +375,7 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
 
 @dataclass(frozen=True)
 class Proportion:
-    """Proportion of correct images with interval; limits are None with too few patients."""
+    """Proportion of correct predictions; limits are None with fewer than 3 patients."""
 
     n_right: int
     n_images: int
@@ -384,16 +385,16 @@ class Proportion:
 
     @property
     def value(self) -> float:
-        """Proportion of correct images."""
+        """Proportion of correct predictions."""
         return self.n_right / self.n_images
 
 
 def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0.95) -> Proportion:
-    """Return the proportion of correct predictions with a Wilson interval by patient.
+    """Return the proportion of correct predictions, with a Wilson interval for patients.
 
     Parameters
     ----------
-    is_right : (n_images,) of bool, at least one
+    is_right : (n_images,), whether each prediction is correct; at least one image
     patients : patient of every image
     level : confidence level
 
@@ -425,7 +426,7 @@ def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
 
     Parameters
     ----------
-    parts : proportions of disjoint sets of images
+    parts : proportions of disjoint sets of images, such as those of the classes
 
     Returns
     -------
@@ -445,12 +446,12 @@ def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
 
 _LEVEL = 0.95
 _BATCH_VALUES = 2**15  # values that are ranked together, to fit into the cache
-_MANY_PATIENTS = 100  # patients, above which fewer replicates are drawn
+_MANY_PATIENTS = 100  # number of patients above which fewer replicates are drawn
 
 
 @dataclass(frozen=True)
 class AucIntervals:
-    """AUC of each measurement (n,) with its interval; NaN with too few patients."""
+    """AUC of each measurement, (n,), and limits of its interval; NaN with too few patients."""
 
     value: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -465,16 +466,15 @@ def auc_per_feature(
     n_replicates: int = 500,
     random_state: int = 0,
 ) -> AucIntervals:
-    """Return the AUC of every measurement for the positive units, with intervals by patient.
+    """Return the AUC of every measurement for positive against other units, with intervals.
 
-    Intervals of 95 % are computed by resampling patients, as in `intervals`. Columns are processed
-    in batches, so memory does not grow with the number of pairs of patients.
+    Intervals of 95 % are computed by resampling patients; see the module's docstring.
 
     Parameters
     ----------
-    values : (n_units, n), measurements
+    values : (n_units, n), measurements of units, such as images or patients
     positive : (n_units,), whether a unit is positive
-    patients : (n_units,), patient index
+    patients : (n_units,), patient index of each unit
     n_replicates : number of bootstrap replicates
     random_state : seed
 
@@ -507,7 +507,7 @@ def _column_aucs(
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the AUC of each column and the limits (low, high) of its interval."""
+    """Return AUC, lower and upper limit of each column; `draws` are from `_draw_patients`."""
     ranks = _Ranks(values, positive)
     aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
@@ -528,7 +528,7 @@ class _Ranks:
         self._positive = positive
         above, below = values[positive].T, values[~positive].T
         self._order = np.argsort(below, axis=1, kind="stable")
-        # Per column and positive unit: number of others below, and of others not above.
+        # Per column and positive unit: number of other units with lower, and not higher, values.
         pairs = list(zip(above, np.sort(below, axis=1), strict=True))
         first, last = (
             np.stack([np.searchsorted(others, column, side) for column, others in pairs])
@@ -537,7 +537,7 @@ class _Ranks:
         self._ends = [first] if np.array_equal(first, last) else [first, last]
 
     def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the AUC of each column: the fraction of correctly ordered pairs; ties count ½."""
+        """Return the AUC of each column, with weights (n_units,); ties count ½."""
         above, below = weights[self._positive], weights[~self._positive]
         sums = np.zeros((len(self._order), len(below) + 1))
         np.cumsum(below[self._order], axis=1, out=sums[:, 1:])
@@ -552,7 +552,7 @@ def _draw_patients(
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
-    """Draw patients with replacement, with both classes; return how often each was drawn."""
+    """Draw patients with replacement, with both classes; return the count of each patient."""
     while True:
         times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
         if times[indices[positive]].any() and times[indices[~positive]].any():

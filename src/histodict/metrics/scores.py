@@ -2,8 +2,8 @@
 
 All functions take true labels (n_images,) and predicted labels or scores in the same order. Scores
 of two classes have the shape (n_images,) and are high for the class `positive`, by default the
-second in sorted order, as returned by `decision_function`. Scores of more classes have the shape
-(n_images, n_classes), with columns in sorted order. The same holds for probabilities.
+second class in sorted order, as in `decision_function`. Scores of more classes have the shape
+(n_images, n_classes), with the classes in sorted order. The same holds for probabilities.
 
 Metrics that the bootstrap computes thousands of times are implemented here. The functions of
 scikit-learn give the same values and take 9 to 210 times as long on 30 to 2,000 images.
@@ -23,7 +23,7 @@ from ..utils.validation import check_whole_number
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Return the fraction of correctly predicted images.
+    """Return the fraction of images that are predicted correctly.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Return the mean over the classes of the fraction of correctly predicted images.
+    """Return the mean over the classes of the fraction of images predicted correctly.
 
     Parameters
     ----------
@@ -109,6 +109,7 @@ def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
 
 
 def _mean_of_selected(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
+    """Return the fraction of `chosen` images that are `right`; `what` describes them in errors."""
     if not chosen.any():
         raise ValueError(f"no image is of {what}")
     return float(np.mean(right[chosen]))
@@ -152,9 +153,9 @@ def _two_class_auc(is_positive: NDArray[np.bool_], scores: NDArray[Any]) -> floa
 
 @dataclass(frozen=True)
 class RocCurve:
-    """False positive and false negative rates (n_thresholds,), by decreasing threshold.
+    """False positive and false negative rates, (n_thresholds,), by decreasing threshold.
 
-    The pair `operating` contains both rates at the decision threshold.
+    The tuple `operating` contains the two rates at the decision threshold.
     """
 
     false_positive_rate: NDArray[np.float64]
@@ -174,7 +175,7 @@ def roc_curve(
     labels : (n_images,), true classes, of two
     scores : (n_images,)
     positive : class with high scores; None for the second in sorted order
-    threshold : decision threshold, for `RocCurve.operating`
+    threshold : decision threshold, at which `RocCurve.operating` is computed
 
     Returns
     -------
@@ -202,8 +203,8 @@ def roc_curve(
 def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object = None) -> float:
     """Return the mean squared difference between the probabilities and the true outcome.
 
-    For two classes the squared difference of the probability of `positive` is used, for more
-    classes the sum over the classes.
+    With two classes, the difference is that of the probability of `positive`; with more classes,
+    squared differences are summed over the classes.
 
     Parameters
     ----------
@@ -225,7 +226,7 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object
 
 @dataclass(frozen=True)
 class CalibrationCurve:
-    """Mean probability, observed fraction and number of images of each non-empty bin."""
+    """Mean probability, observed fraction and number of images in each non-empty bin, (n_bins,)."""
 
     probability: NDArray[np.float64]
     observed: NDArray[np.float64]
@@ -237,7 +238,7 @@ def calibration_curve(
 ) -> CalibrationCurve:
     """Return the calibration curve, with bins of equal width.
 
-    For two classes the probability of `positive` is used, for more classes the probability of the
+    With two classes, the probability of `positive` is used; with more classes, that of the
     predicted class.
 
     Parameters
@@ -273,8 +274,8 @@ def expected_calibration_error(
 ) -> float:
     """Return the expected calibration error: the mean of |mean probability − observed fraction|.
 
-    The mean is over the images, with the values of their bins. With few images the error is above 0
-    even for perfect probabilities.
+    The mean is over the bins, weighted by their numbers of images. With few images the error is
+    above 0 even for perfectly calibrated probabilities.
 
     Parameters
     ----------
@@ -337,7 +338,7 @@ def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
 
 
 def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:
-    """Return the sorted classes; raise a ValueError unless each has a column."""
+    """Return the sorted classes; raise ValueError unless `scores` has one column per class."""
     classes = np.unique(truth)
     if scores.shape[1] == 2:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Splits by patient and evaluation protocols."""
+"""Splits by patient, and evaluation protocols."""

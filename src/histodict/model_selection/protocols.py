@@ -1,16 +1,17 @@
-"""Evaluation protocols: k folds, learning curves, one site at a time and predefined splits.
+"""Evaluation protocols: k-fold, learning curve, leave-one-site-out and predefined split.
 
 The same manifest, parameters and random_state give the same splits, independent of the order of
 images in the manifest.
 
-Folds are balanced by a heuristic search that keeps groups of images together. With F (n_folds,
-n_classes) the images of each class per fold and T their mean over the folds, it minimises
+Folds are balanced by a heuristic search that keeps groups of images together. Let F (n_folds,
+n_classes) be the number of images of each class per fold, and T the mean of F over the folds. The
+search minimises the number of zeros in F and then
 
     Σ ((F − T)/T)²
 
-after the number of entries of F that are 0. The number of groups per fold has a small weight. The
-exact problem is NP-hard. A greedy assignment is improved by moving and swapping groups; different
-random orders of the groups give different folds.
+to which the number of groups per fold contributes with a small weight. The exact problem is
+NP-hard. A greedy assignment is improved by moving and swapping groups; different random orders of
+the groups give different folds.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Repeat:
 
     Attributes
     ----------
-    labels, patients : (n_images,)
-    predictions : labels or scores, (n_images,) or (n_images, n_classes), for a metric
+    labels, patients : (n_images,), true class and patient of each image
+    predictions : predicted labels or scores, (n_images,) or (n_images, n_classes)
     """
 
     labels: NDArray[Any]
@@ -64,7 +65,7 @@ def collect_repeats(
     ----------
     manifest : images of the splits
     splits : splits of all repeats
-    predictions : an array per split, in the order of `split.test`
+    predictions : for each split, the predictions of the images in `split.test`, in this order
 
     Returns
     -------
@@ -105,8 +106,8 @@ def _join_folds(manifest: Manifest, parts: list[tuple[Split, NDArray[Any]]]) -> 
     return Repeat(np.array(chosen.labels), np.array(chosen.patients), predictions)
 
 
-# Cost of a class that is missing in a fold: larger than any cost of imbalance, small enough for
-# costs that are exact to 1e-12.
+# Cost of a class that is missing in a fold: larger than any cost of imbalance, and small enough for
+# a rounding error of the total cost below 1e-12.
 _MISSING_CLASS_COST = 1e3
 # Weight of the imbalance in the number of groups, relative to that of the images of a class.
 _GROUP_WEIGHT = 0.05
@@ -121,7 +122,7 @@ def balanced_folds(
 
     Parameters
     ----------
-    counts : (n_groups, n_classes), number of images
+    counts : (n_groups, n_classes), number of images of each group and class
     n_folds : number of folds
     rng : random generator
 
@@ -149,7 +150,7 @@ def fold_totals(
 
     Parameters
     ----------
-    counts : (n_groups, n_classes), number of images
+    counts : (n_groups, n_classes), number of images of each group and class
     folds : (n_groups,), fold of each group
     n_folds : number of folds
 
@@ -176,6 +177,7 @@ class _FoldSearch:
         self.totals = np.zeros((n_folds, self.n_classes + 1))
 
     def run(self) -> NDArray[np.int64]:
+        """Return the fold of each group."""
         for group in self.order:
             gains = self._costs(self.totals + self.members[group]) - self._costs(self.totals)
             self._assign(group, int(gains.argmin()))
@@ -185,7 +187,7 @@ class _FoldSearch:
         return self.folds
 
     def _costs(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the cost of folds with these numbers of images and groups, (..., n + 1)."""
+        """Return the costs of folds, given their numbers of images and groups, (..., n + 1)."""
         imbalance = ((totals - self.target) ** 2 * self.weights).sum(axis=-1)
         costs: NDArray[np.float64] = imbalance + _MISSING_CLASS_COST * (totals == 0).sum(axis=-1)
         return costs
@@ -201,7 +203,7 @@ class _FoldSearch:
         return bool(np.all(np.abs(self.totals - self.target)[:, : self.n_classes] < 1))
 
     def _improve(self, group: int) -> bool:
-        """Move the group to another fold, or swap it with another group, if that is better."""
+        """Move a group to another fold, or swap two groups; return False if neither is better."""
         current, row = self.folds[group], self.members[group]
         costs, rest = self._costs(self.totals), self.totals[current] - row
         moves = self._costs(rest) + self._costs(self.totals + row) - costs[current] - costs
@@ -221,7 +223,7 @@ class _FoldSearch:
         return True
 
 
-# Maximum number of divisions per repeat that are tried to find a new one.
+# Maximum number of attempts per repeat to find a division that differs from all previous ones.
 _MAX_TRIES = 50
 
 
@@ -233,11 +235,11 @@ def k_folds(
     random_state: int = 0,
     by: str = "patient",
 ) -> Splits:
-    """Return k-fold splits: every image is tested once per repeat, by a model without its patient.
+    """Return k-fold splits, in which every image is in one test set per repeat.
 
     Each class is distributed as evenly over the folds as whole patients allow. Every training set
     has every class; a test set lacks a class only if the class has fewer patients than there are
-    folds, or the search found no better division. No two repeats are equal.
+    folds, or the search found no better division. All repeats differ.
 
     Parameters
     ----------
@@ -288,10 +290,10 @@ def learning_curve_splits(
     random_state: int = 0,
     by: str = "patient",
 ) -> Splits:
-    """Return nested training sets of increasing size with one test half per repeat.
+    """Return splits with nested training sets of increasing size, and one test set per repeat.
 
-    The patients are divided into halves. Training sets of n images of each class are drawn from the
-    training half, for every n of `n_per_class`; smaller sets are subsets of larger ones.
+    The patients are divided into a training half and a test half. For every n in `n_per_class`, n
+    images of each class are drawn from the training half; smaller sets are subsets of larger sets.
 
     Parameters
     ----------
@@ -331,7 +333,7 @@ def learning_curve_splits(
 
 
 def leave_one_site_out(manifest: Manifest) -> Splits:
-    """Return one split per site, tested on its images and trained on all others.
+    """Return one split per site: the images of the site are tested, all others are for training.
 
     Parameters
     ----------
@@ -344,7 +346,7 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     Raises
     ------
     SplitError
-        If an image has no site, or all have the same.
+        If an image has no site, or all images are from one site.
     """
     sites = [record.site for record in manifest.records]
     missing = [manifest.name(record) for record in manifest.records if not record.site]
@@ -373,13 +375,13 @@ def predefined_split(
     leave_out: Sequence[str] = (),
     by: str = "patient",
 ) -> Splits:
-    """Return the split in the column `split` of the manifest.
+    """Return the split that the column `split` of the manifest defines.
 
     Parameters
     ----------
     manifest : labelled images with a column `split`
-    train, test, leave_out : values of the column; other values are an error, including empty cells
-        unless `leave_out` contains ""
+    train, test, leave_out : values of the column for training images, test images and images that
+        are not used; an empty cell has the value ""
     by : unit that must not be divided, "patient" or "image"
 
     Returns
@@ -389,7 +391,7 @@ def predefined_split(
     Raises
     ------
     SplitError
-        If the column has other values.
+        If the column has a value that is not listed.
     """
     values = [record.split or "" for record in manifest.records]
     unknown = Counter(value for value in values if value not in {*train, *test, *leave_out})
@@ -427,9 +429,10 @@ class _Groups:
     Attributes
     ----------
     by : unit of the groups, "patient" or "image"
-    names : names of the groups
+    names : names of the groups, such as patients
+    classes : class names
     group_of_image : (n_images,), index of the group of each image
-    counts : (n_groups, n_classes), number of images
+    counts : (n_groups, n_classes), number of images of each group and class
     required : (n_classes,), whether every training set must have the class
     """
 
@@ -490,10 +493,8 @@ def _shuffled_by_class(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
     """Return the selected images of each class in random order, whatever the manifest order."""
-    labels, indices = (
-        manifest.labels,
-        sorted(_selected_indices(chosen), key=image_names(manifest).__getitem__),
-    )
+    labels, names = manifest.labels, image_names(manifest)
+    indices = sorted(_selected_indices(chosen), key=names.__getitem__)
     queues = {
         name: [i for i in indices if labels[i] == name] for name in np.unique(labels).tolist()
     }
@@ -501,6 +502,7 @@ def _shuffled_by_class(
 
 
 def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:
+    """Return the first n images of each class, sorted; `split` is the name for messages."""
     for name, queue in queues.items():
         if len(queue) < n:
             raise SplitError(
@@ -511,12 +513,12 @@ def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list
 
 
 def _generator(random_state: int, repeat: int) -> np.random.Generator:
-    """Return the random generator of a repeat, which is independent of other repeats."""
+    """Return the random generator for a repeat, independent of those of other repeats."""
     return np.random.default_rng([check_whole_number("random_state", random_state, 0), repeat])
 
 
 def _canonical_labels(folds: NDArray[np.int64]) -> tuple[int, ...]:
-    """Renumber folds by first occurrence, so that equal divisions are equal tuples."""
+    """Renumber folds by first occurrence, so that equal divisions give equal tuples."""
     numbers: dict[int, int] = {}
     return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
 

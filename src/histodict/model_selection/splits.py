@@ -1,8 +1,8 @@
 """Splits of a manifest into training and test images, and their JSON file.
 
 Images of one patient share stain, scanner and biology. Accuracy on patients of the training set is
-too optimistic, so `by="patient"` is the default; `by="image"` must be requested and is recorded in
-the split.
+too optimistic, so splits are by patient (`by="patient"`) unless `by="image"` is requested, which is
+recorded in the split.
 
 The file is published with the results, so that others can test on the same images:
 
@@ -39,13 +39,15 @@ class PatientLeakError(SplitError):
 
 @dataclass(frozen=True)
 class Split:
-    """Indices of training and test images in the manifest.
+    """Training set and test set, as indices of images in the manifest.
 
     Attributes
     ----------
+    name : name for messages, such as "repeat 1, fold 2"
+    train, test : indices of the training and test images
     by : unit that is not divided, "patient" or "image"
     repeat : index of the repeat; the splits of one repeat are its folds
-    n_per_class : training images per class, if their number was requested
+    n_per_class : number of training images per class in a learning curve; otherwise None
     """
 
     name: str
@@ -71,9 +73,10 @@ class Splits:
 
     Attributes
     ----------
+    splits : the splits
     images : names of the images, in the order of the manifest
     manifest : digest of the manifest
-    protocol : name and parameters of the protocol
+    protocol : `kind` and parameters of the protocol
     """
 
     splits: tuple[Split, ...]
@@ -108,7 +111,7 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
     Parameters
     ----------
     manifest : images
-    split : split of these
+    split : split of these images
 
     Returns
     -------
@@ -119,12 +122,12 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
 
 
 def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
-    """Return whether a test patient of one split is a training patient of another.
+    """Return whether a test patient of one split is a training patient of another split.
 
     Parameters
     ----------
     manifest : images
-    splits : splits of these
+    splits : splits of these images
 
     Returns
     -------
@@ -148,7 +151,7 @@ def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
     Parameters
     ----------
     manifest : images
-    split : split of these
+    split : split of these images
 
     Raises
     ------
@@ -166,9 +169,9 @@ def check_patients_disjoint(manifest: Manifest, split: Split) -> None:
 
 
 def required_classes(records: Iterable[ImageRecord]) -> set[str]:
-    """Return the classes that need images in every training set.
+    """Return the classes of which every training set must have images.
 
-    Images with masks show tissue of both classes, so their classes are not required.
+    Images with masks show tissue of both classes, so their labels are not counted.
 
     Parameters
     ----------
@@ -178,21 +181,23 @@ def required_classes(records: Iterable[ImageRecord]) -> set[str]:
     -------
     set of str
     """
-    return {record.label for record in records if not record.is_mapped}
+    return {record.label for record in records if not record.has_regions}
 
 
 def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
-    """Raise an error if a split by patient shares patients or lacks training images of a class.
+    """Raise an error if a split is invalid.
 
     Parameters
     ----------
     manifest : images
-    splits : splits of these
+    splits : splits of these images
 
     Raises
     ------
+    PatientLeakError
+        If a split by patient has a patient in both the training and the test set.
     SplitError
-        If a split is invalid; PatientLeakError if it shares patients.
+        If a training set lacks a class of the test set, or an index is too large.
     """
     for split in splits:
         if not set(split.train + split.test) <= set(range(len(manifest.records))):
@@ -217,7 +222,7 @@ SCHEMA = 1
 
 
 class SplitFileError(SplitError):
-    """Exception raised if a splits file is damaged, modified or made for other images."""
+    """Exception raised if a split file is damaged, modified or belongs to other images."""
 
 
 def save_splits(splits: Splits, path: Path | str) -> Path:
@@ -241,12 +246,12 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
 
 
 def load_splits(path: Path | str, manifest: Manifest) -> Splits:
-    """Read splits of this manifest, whose order may differ from the original one.
+    """Read splits from a file; the images may have another order than when it was written.
 
     Parameters
     ----------
     path : JSON file
-    manifest : the images that were split
+    manifest : images that were split
 
     Returns
     -------
@@ -255,9 +260,9 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
     Raises
     ------
     SplitFileError
-        If the file was modified, or the manifest has other names, labels or patients.
+        If the file is damaged or was modified, or the manifest has other names, labels or patients.
     SplitError
-        If the splits are invalid, for instance share patients.
+        If the splits are invalid; see `check_splits`.
     """
     path = Path(path)
     content = _read_content(path)
@@ -278,7 +283,7 @@ def load_splits(path: Path | str, manifest: Manifest) -> Splits:
 
 
 def splits_digest(splits: Splits) -> str:
-    """Return the SHA-256 digest of the splits, to be reported with results.
+    """Return the SHA-256 digest of the splits, which can be reported with results.
 
     Parameters
     ----------
@@ -357,6 +362,7 @@ def _check_manifest(path: Path, splits: Splits, manifest: Manifest) -> None:
 
 
 def _reorder(manifest: Manifest, splits: Splits) -> Splits:
+    """Return the splits with indices into the images of `manifest`."""
     names = image_names(manifest)
     index_of = {_normalize_name(name): index for index, name in enumerate(names)}
     new_indices = [index_of[_normalize_name(name)] for name in splits.images]

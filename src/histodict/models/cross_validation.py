@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ..datasets.manifest import Manifest
 from ..datasets.survey import training_content
-from ..decision.aggregation import n_scores, predicted_class
+from ..decision.aggregation import count_scores, predicted_class
 from ..decision.calibration import Calibration, ScoreCombination
 from ..images.memory_image import estimated_bytes, image_cache_enabled
 from ..images.pixel_size import PixelSizeOption
@@ -436,7 +436,7 @@ def _reduced_recipe(recipe: Recipe) -> Recipe:
 
 def _missing_scores(manifest: Manifest) -> NDArray[np.float64]:
     """Return an array of NaN in the shape of the scores (n_images, n_scores)."""
-    return np.full((len(manifest.records), n_scores(len(manifest.classes))), np.nan)
+    return np.full((len(manifest.records), count_scores(len(manifest.classes))), np.nan)
 
 
 def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombination:
@@ -448,9 +448,9 @@ def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombin
         [try_score_image(m, r.path, r.mpp, no_callback, r.region_of_interest) for m in members]
         for r in manifest.records
     ]
-    missing = np.full(n_scores(len(members[0].class_names_)), np.nan)
+    missing = np.full(count_scores(len(members[0].class_names_)), np.nan)
     scores = np.array([[missing if s is None else s for s in row] for row in rows])
-    return ScoreCombination.equal(scores)
+    return ScoreCombination.with_equal_weights(scores)
 
 
 def try_score_image(member: Any, *image: Any) -> NDArray[np.float64] | None:

@@ -130,7 +130,7 @@ def extract_features(
     ]
     image_progress = no_callback if executor else callback
     extract = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
-    reasons = (executor or Threads(1)).map(extract, todo, lost=str)
+    reasons = (executor or Threads(1)).map(extract, todo, on_worker_death=str)
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord, Manifest
-from ..decision.aggregation import Aggregator, check_scores, n_scores, predicted_class
+from ..decision.aggregation import Aggregator, check_scores, count_scores, predicted_class
 from ..decision.threshold import DecisionThreshold, is_bimodal, unlabelled_threshold, with_change
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike, PixelSizeOption
@@ -185,7 +185,7 @@ class ImageClassifier(ImageEstimator):
             class. NaN for images without tissue. A single image counts as a list of one.
         """
         predictions = as_predictions(self._predict(X, mpp, within))
-        n_columns = n_scores(len(self.class_names_))
+        n_columns = count_scores(len(self.class_names_))
         scores = np.array([p.scores for p in predictions], np.float64).reshape(-1, n_columns)
         return scores[:, 0] if n_columns == 1 else scores
 
@@ -223,7 +223,7 @@ class ImageClassifier(ImageEstimator):
     ) -> ImagePrediction:
         """Return the prediction that follows from the scores of an image."""
         if image_scores.scores is None:  # no tissue
-            no_scores = (np.nan,) * n_scores(len(self.class_names_))
+            no_scores = (np.nan,) * count_scores(len(self.class_names_))
             prediction = ImagePrediction(
                 path, None, no_scores, {}, self.threshold, 0, image_scores.patch_map
             )
@@ -305,7 +305,7 @@ class ImageClassifier(ImageEstimator):
     def value_from_score(self, score: float) -> float:
         """Return the decision value of a score, such as a fraction of patches or mean margin."""
         assert self.aggregator_ is not None
-        return self.aggregator_.value_at(self._member_score(score + self.threshold_shift_))
+        return self.aggregator_.feature_value_at(self._member_score(score + self.threshold_shift_))
 
     def _decision_value(self, score: float) -> float:
         """Return the decision value of a score; without threshold, the score before any shift."""
@@ -399,9 +399,9 @@ class ImageClassifier(ImageEstimator):
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_
         # The slope is computed at score 0: near a large threshold, rounding could remove the 1.
-        slope = self.aggregator_.value_at(self._member_score(1.0)) - self.aggregator_.value_at(
-            self._member_score(0.0)
-        )
+        slope = self.aggregator_.feature_value_at(
+            self._member_score(1.0)
+        ) - self.aggregator_.feature_value_at(self._member_score(0.0))
         return (value - self.threshold) / slope
 
     def adapt_threshold(self, scores: Sequence[float], *, force: bool = False) -> Self:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord, Manifest
-from ..datasets.survey import common_size
+from ..datasets.survey import common_pixel_size
 from ..decision.aggregation import Aggregator, PatchStatistics, check_scores
 from ..decision.atom_annotations import AtomAnnotations, AtomReference
 from ..encoders import get_patch_features
@@ -179,7 +179,7 @@ class ImagePipeline:
         self.feature_metadata_ = common_metadata(record.path for record in records)
         is_precomputed = get_patch_features(self.recipe.features).is_precomputed
         # The pixel size has no effect on precomputed features.
-        self.mpp_ = None if is_precomputed else common_size(records, self.recipe.mpp)
+        self.mpp_ = None if is_precomputed else common_pixel_size(records, self.recipe.mpp)
 
     def score_image(
         self,
@@ -439,7 +439,7 @@ def _sample_tissue_squares(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
     """Return random tissue squares of a slide, one below the other; the seed is fixed."""
-    grid = PatchGrid.covering(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
+    grid = PatchGrid.from_size(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, max_fraction = None, 0.0  # square with most tissue, if none reaches the minimum
     for index in np.random.default_rng(0).permutation(grid.n_rows * grid.n_columns).tolist():

@@ -20,7 +20,7 @@ from ..annotations.outlines import IGNORED
 from ..datasets.annotated import RegionCoverage, load_region, match_annotations
 from ..datasets.folder_layout import find_images
 from ..datasets.manifest import TABLE_SUFFIXES, ImageRecord, Manifest, read_manifest
-from ..datasets.record import Frame, is_dataframe
+from ..datasets.record import DataFrameLike, is_dataframe
 from ..datasets.survey import (
     ImageProperties,
     UsabilityCheck,
@@ -48,10 +48,10 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LabelledImages = Manifest | Path | str | Frame
+LabelledImages = Manifest | Path | str | DataFrameLike
 TrainingImages = LabelledImages | Iterable[Any]  # with separate labels
 # Types that always are several images, or one; a path or an array may be either.
-ManyImages = Manifest | Frame | list[Any] | tuple[Any, ...]
+ManyImages = Manifest | DataFrameLike | list[Any] | tuple[Any, ...]
 SingleImage: TypeAlias = "MemoryImage | Image"
 # Outlines in a file, or in a folder of files that are named like the images.
 AnnotationInput = AnnotationFile | Path | str
@@ -83,12 +83,12 @@ def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
         return images
     if is_image_list(images):
         records = _as_records(images)
-        if records is None or not all(r.label or r.is_mapped for r in records.records):
+        if records is None or not all(r.label or r.has_regions for r in records.records):
             raise ValueError(
                 "a list of images has no labels: give y, one label per image, or a table or folder"
             )
         return records
-    manifest = read_manifest(cast(Path | str | Frame, images))
+    manifest = read_manifest(cast(Path | str | DataFrameLike, images))
     for message in manifest.warnings:
         warnings.warn(message, stacklevel=stacklevel)  # attributed to the caller of fit or score
     return manifest
@@ -206,8 +206,8 @@ def as_image_like(image: Any, name: str) -> ImageLike:
     if isinstance(image, MemoryImage):
         return image
     if _is_pillow_image(image):
-        return MemoryImage.of_pillow(image, name)
-    return MemoryImage.of_array(np.asarray(image), name)
+        return MemoryImage.from_pillow(image, name)
+    return MemoryImage.from_array(np.asarray(image), name)
 
 
 def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
@@ -224,7 +224,7 @@ def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
     """Return a function that checks size and pixel size of an image for these recipes.
 
     The function returns an error message, or an empty string. Images of unknown pixel size pass;
-    `common_size` reports all of them together.
+    `common_pixel_size` reports all of them together.
     """
     patch_recipes = [
         recipe
@@ -238,7 +238,7 @@ def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
                 continue
             try:
                 downsample = image_downsample(record.path, properties.mpp, recipe, None)
-                PatchGrid.covering(
+                PatchGrid.from_size(
                     properties.size, recipe.patch_px, recipe.grid_stride_px, downsample
                 )
             except ValueError as error:
@@ -276,7 +276,7 @@ def training_data_info(manifest: Manifest) -> dict[str, Any]:
 def too_few_classes_message(manifest: Manifest) -> str:
     """Return the error message for training images of fewer than two classes."""
     classes = manifest.classes
-    if any(record.is_mapped for record in manifest.records):
+    if any(record.has_regions for record in manifest.records):
         remedy = hint(
             python="use a RegionDetector",
             cli="give --regions NAME",
@@ -306,7 +306,7 @@ def image_region_label(record: ImageRecord, classes: list[str]) -> str:
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
     """Return whether an image has pixels outside of the region, and whether it has any inside."""
-    if not record.is_mapped:
+    if not record.has_regions:
         return record.label != region, record.label == region
     mask = region_coverage(record, region)
     return not mask.all(), mask.any()
@@ -314,7 +314,7 @@ def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, b
 
 def labelled_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Return the mask (rows, columns) of patches on tissue that are not in areas to ignore."""
-    if record.annotations is None or IGNORED not in record.annotations.read().names:
+    if record.annotations is None or IGNORED not in record.annotations.read().class_counts:
         return patch_map.tissue
     return patch_map.tissue & ~find_patches_in_region(record, IGNORED, patch_map)
 
@@ -337,7 +337,7 @@ def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int
 
     The result is not 0 for feature files with image coordinates and slides with cropped margins.
     """
-    if not record.is_mapped:
+    if not record.has_regions:
         return 0, 0
     with open_image(record.path, record.mpp) as source:
         x, y = (
@@ -354,7 +354,7 @@ def squares_in_region(
 
     Corners and `side` are in level-0 pixels; `x`, `y` and the result have the same shape.
     """
-    if not record.is_mapped:
+    if not record.has_regions:
         return np.full(x.shape, record.label == region)
     return region_coverage(record, region).coverage(x, y, side) >= MIN_OVERLAP
 

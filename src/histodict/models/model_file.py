@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..decision.aggregation import n_scores
+from ..decision.aggregation import count_scores
 from ..decision.atom_annotations import check_notes
 from ..decision.threshold import check_tuning
 from ..encoders import get_patch_features, needs_no_consent
-from ..images.file_types import refuse_odd
+from ..images.file_types import check_not_special
 from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
@@ -151,7 +151,7 @@ class ModelData:
         """
         known: dict[str, int | str] = {
             "classes": len(self.classes),
-            "scores": n_scores(len(self.classes)),
+            "scores": count_scores(len(self.classes)),
             "features": self.n_features,
             "estimators": len(self.estimators),
         }
@@ -365,7 +365,7 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the JSON text of the header, and the arrays; raise ModelFileError if unreadable."""
-    refuse_odd(path, ModelFileError)
+    check_not_special(path, ModelFileError)
     if not path.is_file():
         raise ModelFileError(f"{path}: file not found")
     with path.open("rb") as file:

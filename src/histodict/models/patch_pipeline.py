@@ -86,7 +86,7 @@ class SamplingArea:
     @classmethod
     def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
         """Return one area outside and one inside the region; without mask, the whole image."""
-        if not record.is_mapped:
+        if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
 
@@ -409,7 +409,7 @@ class PatchPipeline(ImagePipeline):
                     self.recorder.add(positions, codes, encoded.contributions)
                 report(n_done)
             patch_map = self._patch_map(path, image, grid, results)
-        statistics = PatchStatistics.of_map(
+        statistics = PatchStatistics.from_map(
             patch_map.predicted_classes, patch_map.margins, results.codes
         )
         image_scores = ImageScores(self._scores(path, statistics), patch_map, statistics)

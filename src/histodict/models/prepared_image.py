@@ -27,11 +27,11 @@ from ..datasets.record import ImageRecord
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
-from ..images.pixel_size import file_pixel_size, how_to_set, size_hint
+from ..images.pixel_size import file_pixel_size, pixel_size_advice, size_hint
 from ..images.source import ImageSource, open_image
 from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
-from ..patches.vectors import no_feature_file
+from ..patches.vectors import no_feature_file_message
 from ..precomputed.feature_file import FeatureFile, FeatureMetadata, is_feature_file, open_features
 from ..preprocessing.quality import NONE, QualityMap, median_tissue_density, parse_quality_filters
 from ..preprocessing.stain import NORMALIZERS, LookupTransform, StainTransform
@@ -216,10 +216,10 @@ class PreparedImage:
         self._recipe = recipe
         self._features = get_patch_features(recipe.features)
         if self._features.is_precomputed:
-            raise ImageError(f"{source.path}: {no_feature_file()}")
+            raise ImageError(f"{source.path}: {no_feature_file_message()}")
         self._features.check(recipe.patch_px, recipe.grid_stride_px)
-        self.context, self.turned, self.cache = recipe.context_scale, recipe.augment_patches, cache
-        self.border = recipe.border_mode
+        self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
+        self.border, self.cache = recipe.border_mode, cache
         self.path = source.path
         self.size = source.size
         self.mpp = source.mpp
@@ -257,7 +257,7 @@ class PreparedImage:
         """Return the patch grid; raise ImageError if the image is too small."""
         recipe = self._recipe
         try:
-            return PatchGrid.covering(
+            return PatchGrid.from_size(
                 self.content.size,
                 recipe.patch_px,
                 recipe.grid_stride_px,
@@ -316,9 +316,10 @@ class PreparedImage:
         """Return up to `n_vectors` vectors of random tissue patches at positions in `allowed`."""
         grid = self.grid()
         if self._inside is not None:
-            allowed = region_constraint(self._inside, grid).both(allowed)
+            allowed = region_constraint(self._inside, grid).intersection(allowed)
         if self.quality is not None:
-            allowed = LocationConstraint(partial(self._is_usable, grid.patch_px / 2)).both(allowed)
+            usable = LocationConstraint(partial(self._is_usable, grid.patch_px / 2))
+            allowed = usable.intersection(allowed)
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -403,7 +404,7 @@ def image_downsample(
             file_hint = size_hint(path)
             raise ImageError(
                 f"{path}: the pixel size is unknown, and the model works at {recipe.mpp:g} µm "
-                f"per pixel: {how_to_set()}{file_hint and f'. {file_hint}'}"
+                f"per pixel: {pixel_size_advice()}{file_hint and f'. {file_hint}'}"
             )
         factor = recipe.mpp / mpp
         if factor < 0.95:
@@ -457,7 +458,7 @@ class PrecomputedImage(PreparedImage):
         self._kind = get_patch_features(recipe.features)
         _check_feature_file(file, recipe, trained)
         self.border, self.cache, self.quality = recipe.border_mode, None, None
-        self.context, self.turned = recipe.context_scale, recipe.augment_patches
+        self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
         grid, positions = fit_grid(file)
         # If the recipe has an encoder, chunks are those of the image, for identical results.
         self._grid = with_large_chunks(grid) if self._kind.is_precomputed else grid
@@ -510,7 +511,7 @@ class PrecomputedImage(PreparedImage):
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors of the patches with these indices among the used patches."""
-        return self._file.read_some(self._rows[positions])
+        return self._file.read_rows(self._rows[positions])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
@@ -543,7 +544,7 @@ def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetad
     """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
         file.check()
-    mismatches = file.origin.differences(trained) if trained else []
+    mismatches = file.metadata.differences(trained) if trained else []
     if mismatches:
         raise ImageError(
             f"{file.path}: its features differ from those of the training slides: "

@@ -18,11 +18,11 @@ from ..datasets.record import is_healthy
 from ..decision.atom_annotations import AtomAnnotations
 from ..decision.threshold import (
     DecisionThreshold,
-    LargestRegion,
+    LargestRegionSizes,
     SizeCurve,
     describe_min_size,
     fit_margin_threshold,
-    match_regions,
+    measure_largest_regions,
     with_change,
 )
 from ..images.memory_image import ImageLike, image_cache_enabled
@@ -61,7 +61,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
     With masks or outlines, the names follow from `region`; without, they are the two image labels.
     """
-    if any(record.is_mapped for record in manifest.records):
+    if any(record.has_regions for record in manifest.records):
         _check_labelled(manifest)
         _check_unmasked_labels(manifest, region)
         if region is None and any(record.annotations for record in manifest.records):
@@ -87,7 +87,7 @@ def region_classes(manifest: Manifest, region: str | None) -> list[str]:
 
 def _check_unmasked_labels(manifest: Manifest, region: str | None) -> None:
     """Raise ValueError if it is unclear whether an image without a mask shows the region."""
-    labels = {record.label for record in manifest.records if not record.is_mapped}
+    labels = {record.label for record in manifest.records if not record.has_regions}
     if region is None and labels:
         raise ValueError(
             f"some images have no mask, and their labels are {sorted(labels)}: name the label of "
@@ -122,7 +122,7 @@ def relabel_by_region(manifest: Manifest, region: str) -> Manifest:
 
 def _check_labelled(manifest: Manifest) -> None:
     """Raise ValueError for images with neither a mask nor a label."""
-    unknown = [manifest.name(r) for r in manifest.records if not r.is_mapped and not r.label]
+    unknown = [manifest.name(r) for r in manifest.records if not r.has_regions and not r.label]
     if unknown:
         raise ValueError(
             f"images with neither a mask nor a label: {truncated_list(unknown)}; fill in the "
@@ -318,7 +318,7 @@ class RegionDetector(ImageEstimator):
 
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
-    ) -> list[LargestRegion]:
+    ) -> list[LargestRegionSizes]:
         """Return the sizes of the largest true and false positive region of every image.
 
         Parameters
@@ -329,7 +329,7 @@ class RegionDetector(ImageEstimator):
 
         Returns
         -------
-        list of LargestRegion
+        list of LargestRegionSizes
         """
         return [
             s.region_sizes(self.margin_threshold_)
@@ -560,9 +560,9 @@ class _ImageEvaluation:
     tissue: NDArray[np.bool_]
     truth: NDArray[np.bool_]
 
-    def region_sizes(self, margin_threshold: float) -> LargestRegion:
+    def region_sizes(self, margin_threshold: float) -> LargestRegionSizes:
         """Return the sizes of the largest true and false positive region."""
-        return match_regions(
+        return measure_largest_regions(
             (self.margins > np.float64(margin_threshold)) & self.tissue, self.truth, self.tissue
         )
 

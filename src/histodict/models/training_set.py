@@ -20,8 +20,8 @@ from ..datasets.manifest import (
     ImageRecord,
     Manifest,
     check_slides,
+    multiple_splits_warning,
     read_manifest,
-    warn_multiple_splits,
 )
 from ..datasets.record import guess_positive_class, is_dataframe
 from ..images.memory_image import MemoryImage
@@ -58,7 +58,7 @@ class TrainingSet:
             records = list(self.manifest.records)
             for index, image in self.in_memory.items():
                 path = folder / f"image {index}.png"
-                pixels = image.picture.region(0, 0, *image.picture.size)
+                pixels = image.decoded.region(0, 0, *image.decoded.size)
                 pixels.save(path, compress_level=1)
                 records[index] = replace(records[index], path=path)
             yield replace(self.manifest, records=tuple(records), root=folder)
@@ -102,7 +102,7 @@ def resolve_training_set(
         for message in training.manifest.warnings:
             warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
     manifest = training.manifest
-    message = warn_multiple_splits(manifest.root, manifest.records)
+    message = multiple_splits_warning(manifest.root, manifest.records)
     if message:
         warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
         manifest = manifest.drop_split_column()
@@ -146,7 +146,7 @@ def _resolve_list(X: Any, y: Any, groups: Any) -> TrainingSet:
         _check_length("y", labels.names, records)
         records = [replace(r, label=n) for r, n in zip(records, labels.names, strict=True)]
         label_type, order = labels.label_type, labels.classes
-    elif not all(record.label or record.is_mapped for record in records):
+    elif not all(record.label or record.has_regions for record in records):
         raise ValueError(
             "y is missing: a list of images needs one label per image. Folders with one "
             "sub-folder per class, tables and Manifests contain the labels"

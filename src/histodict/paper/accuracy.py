@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix
 
 from ..datasets.manifest import Manifest
-from ..decision.threshold import MAX_MIN_PATCHES, LargestRegion, SizeCurve
+from ..decision.threshold import MAX_MIN_PATCHES, LargestRegionSizes, SizeCurve
 from ..evaluation import Evaluation, evaluate
 from ..evaluation.runs import EvaluationTask
 from ..images.pixel_size import PixelSizeOption
@@ -353,12 +353,12 @@ def _region_curves(
 
 
 def _rates_at_sizes(
-    findings: Sequence[Sequence[LargestRegion]], sizes: Sequence[int]
+    findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
     """Return (false alarm, miss) rates; `sizes` are the minimum region sizes m of the splits."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
-    alarms = [f.false_positive >= m for f, m in pairs if f.false_positive is not None]
-    misses = [f.true_positive < m for f, m in pairs if f.true_positive is not None]
+    alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
+    misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]
     return float(np.mean(alarms)), float(np.mean(misses))
 
 

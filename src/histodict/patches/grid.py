@@ -3,13 +3,14 @@
 Lengths ending in `_px` are pixels of the downsampled image, from which patches are cut; positions
 in the image are level-0 pixels, `downsample` times as many.
 
-Patches of feature files are assigned to grid cells, one patch per cell. Corners on one regular
-grid, as most tools cut them, are reproduced to the pixel. Other corners, such as those of CLAM,
-whose grid restarts in every piece of tissue, or random ones, get the nearest free cell, at most
-about one patch away.
+Patches of feature files are assigned to grid cells, one patch per cell. If the corners lie on one
+regular grid, as those of most tools do, they are reproduced to the pixel. Otherwise (CLAM restarts
+its grid in every tissue region, other tools sample at random) a patch gets the nearest free cell,
+at most about one patch away.
 
 The context of a patch is an area `context` times as wide with the same centre, reduced to the size
-of the patch. The image is mirrored at its border.
+of the patch. The image is mirrored at its border. A chunk is a range of grid rows and columns whose
+patches are read together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RegionSource(Protocol):
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return pixels of a region in level-0 pixels, downsampled."""
+        """Return the pixels of a region, given in level-0 pixels, reduced by `downsample`."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,11 @@ class PatchGrid:
     Attributes
     ----------
     n_rows, n_columns : number of patches down and across
-    patch_px, stride_px : side and distance of patches in pixels of the downsampled image
+    patch_px, stride_px : side of a patch and distance between neighbouring patches, in pixels of
+        the downsampled image
     downsample : level-0 pixels per pixel of a patch
-    left, top : level-0 corner of the first patch
-    chunk_px : side of the area that is read at once
+    left, top : level-0 position of the upper left corner of the first patch
+    chunk_px : side of the area of a chunk, in pixels of the downsampled image
     """
 
     n_rows: int
@@ -67,7 +69,7 @@ class PatchGrid:
     chunk_px: int = _CHUNK_PX
 
     @classmethod
-    def covering(
+    def from_size(
         cls,
         size: tuple[int, int],
         patch_px: int,
@@ -75,7 +77,7 @@ class PatchGrid:
         downsample: float,
         corner: tuple[int, int] = (0, 0),
     ) -> PatchGrid:
-        """Return the grid of all patches inside a box, given by its level-0 `corner` and `size`."""
+        """Return the grid of all patches in a box of level-0 `size` (w, h) at `corner` (x, y)."""
         counts = [
             int((length / downsample - patch_px) // stride_px) + 1 if length else 0
             for length in size
@@ -90,7 +92,7 @@ class PatchGrid:
         return cls(*arguments, chunk_px=_CHUNK_PX)
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield ranges of grid rows and columns whose patches are read together."""
+        """Yield the grid rows and columns of each chunk."""
         per_side = max(1, (self.chunk_px - self.patch_px) // self.stride_px + 1)
         for row in range(0, self.n_rows, per_side):
             for column in range(0, self.n_columns, per_side):
@@ -104,7 +106,7 @@ class PatchGrid:
         return extract_patches(self.read_area(source, rows, columns), self.patch_px, self.stride_px)
 
     def read_area(self, source: RegionSource, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Return the downsampled pixels that the patches of a chunk cover."""
+        """Return the pixels (height, width, 3) of the downsampled image that a chunk covers."""
         height, width = (
             (part.stop - part.start - 1) * self.stride_px + self.patch_px
             for part in (rows, columns)
@@ -125,40 +127,42 @@ class PatchGrid:
 
     @property
     def step(self) -> float:
-        """Distance of neighbouring patches in level-0 pixels, the side of a grid cell."""
+        """Distance between neighbouring patches in level-0 pixels, which is the side of a cell."""
         return self.stride_px * self.downsample
 
     @property
     def shift(self) -> float:
-        """Offset of a grid cell from the corner of its patch; cells are centred on patches."""
+        """Offset in level-0 pixels of a cell from its patch; both have the same centre."""
         return (self.patch_side - self.step) / 2
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
-        """Return level-0 (x, y) of a cell corner given as (column, row)."""
+        """Return level-0 (x, y) of a corner of grid cells, given as (column, row)."""
         x, y = (at * self.step + self.shift for at in corner)
         return x + self.left, y + self.top
 
     def rows_at(self, y: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the rows of the cells nearest to level-0 y."""
-        return self._nearest(y - self.top, self.n_rows)
+        """Return the grid rows of the cells nearest to level-0 coordinates y."""
+        return self._nearest_cells(y - self.top, self.n_rows)
 
     def columns_at(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the columns of the cells nearest to level-0 x."""
-        return self._nearest(x - self.left, self.n_columns)
+        """Return the grid columns of the cells nearest to level-0 coordinates x."""
+        return self._nearest_cells(x - self.left, self.n_columns)
 
-    def is_near(self, places: NDArray[np.float64], start: float, count: int) -> NDArray[np.bool_]:
-        """Return whether level-0 coordinates along one axis are at most one patch off the grid.
+    def is_near(
+        self, positions: NDArray[np.float64], start: float, count: int
+    ) -> NDArray[np.bool_]:
+        """Return whether coordinates along one axis are at most one patch outside the grid.
 
         Parameters
         ----------
-        places : x or y coordinates
+        positions : level-0 x or y coordinates
         start : `left` for x, `top` for y
         count : number of columns for x, of rows for y
         """
         reach, first = max(self.patch_side, self.step), start + self.shift
-        return (places > first - reach) & (places < first + count * self.step + reach)
+        return (positions > first - reach) & (positions < first + count * self.step + reach)
 
-    def _nearest(self, positions: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    def _nearest_cells(self, positions: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         index = np.floor((positions - self.shift) / self.step).astype(np.int64)
         return np.clip(index, 0, count - 1)
 
@@ -173,45 +177,45 @@ def extract_patches(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) ->
 def extract_selected_patches(
     pixels: NDArray[np.uint8], patch_px: int, stride_px: int, chosen: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the patches of an image that a mask (rows, columns) of the grid selects.
+    """Return the patches of an image on a grid that the mask `chosen` (rows, columns) selects.
 
-    The result (n_patches, patch_px, patch_px, 3) has a planar memory layout, as `patches.vectors`
-    needs it.
+    The result (n_patches, patch_px, patch_px, 3) is stored in planar layout, colour by colour, for
+    the functions of `patches.vectors`.
     """
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
     return windows[::stride_px, ::stride_px][chosen].transpose(0, 2, 3, 1)
 
 
-_ROUNDING = 1.0  # corners are integers, steps may be fractions
+_ROUNDING = 1.0  # level-0 pixels; corners are integers, steps may be fractions
 _MAX_CELLS = 50_000_000
-_CELLS_PER_PATCH = 1000  # limit for large grids, which may be mostly background
+_CELLS_PER_PATCH = 1000  # maximum for grids with more than _FEW_CELLS cells
 _FEW_CELLS = 4_000_000
 _MIN_DOWNSAMPLE = 1e-3
-_PER_SIDE = 32  # patches per side of a chunk of feature vectors
+_PATCHES_PER_SIDE = 32  # patches per side of a chunk of feature vectors
 _MIN_DISTINCT = 0.9  # fraction of distinct cells that stops the refinement of the grid
 _MAX_HALVINGS = 4
 
 
 def fit_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
-    """Return the grid of a feature file, and the cell (row, column) of each vector (n, 2)."""
+    """Return the grid of a feature file, and the cell (row, column) of each vector, (n, 2)."""
     if "grid" in file.settings:
-        return _extraction_grid(file)
+        return _read_stored_grid(file)
     nominal_step = file.side - file.overlap
     for step in dict.fromkeys(filter(None, (nominal_step, file.step))):
-        grid = _covering_grid(file, step, _origin(file.coords, step))
-        cells = _nearest(file.coords, grid)
-        if _is_exact(file.coords, grid, cells) and _n_distinct(cells) == len(cells):
+        grid = _make_covering_grid(file, step, _find_origin(file.coords, step))
+        cells = _nearest_cells(file.coords, grid)
+        if _is_exact(file.coords, grid, cells) and _count_distinct(cells) == len(cells):
             return grid, cells
-    return _by_position(file, min(nominal_step, file.step or nominal_step))
+    return _assign_nearest_free_cells(file, min(nominal_step, file.step or nominal_step))
 
 
-def _extraction_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
-    """Return the grid stored in a file of `histodict features`, and the cells of its vectors."""
+def _read_stored_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
+    """Return the grid that `histodict features` stored in a file, and the cells of the vectors."""
     try:
-        grid = _grid_of(file.settings["grid"], _max_cells(file))
-        cells = _nearest(file.coords - np.array(file.offset), grid)
+        grid = _parse_grid(file.settings["grid"], _max_cells(file))
+        cells = _nearest_cells(file.coords - np.array(file.offset), grid)
         is_inside = (cells >= 0).all() and (cells < [grid.n_rows, grid.n_columns]).all()
-        if not is_inside or _n_distinct(cells) < len(cells):
+        if not is_inside or _count_distinct(cells) < len(cells):
             raise ValueError("patches are outside the grid or share a position")
     except (TypeError, ValueError, KeyError) as error:
         raise ImageError(
@@ -222,12 +226,12 @@ def _extraction_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
 
 
 def _max_cells(file: FeatureFile) -> int:
-    """Return the maximum number of grid cells; empty cells take memory, too."""
+    """Return the maximum number of grid cells for a file, as empty cells also take memory."""
     return min(_MAX_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
 
 
-def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
-    """Return the grid in a file; raise ValueError for an invalid field."""
+def _parse_grid(settings: dict[str, Any], max_cells: int) -> PatchGrid:
+    """Return the grid from its stored fields; raise ValueError if a field is invalid."""
     grid = PatchGrid(**settings)
     for field in fields(grid):
         value = getattr(grid, field.name)
@@ -244,24 +248,29 @@ def _grid_of(settings: dict[str, Any], max_cells: int) -> PatchGrid:
     return grid
 
 
-def _by_position(file: FeatureFile, step: float) -> tuple[PatchGrid, NDArray[np.int64]]:
-    """Assign patches to the nearest free cells, of a finer grid if patches lie more densely."""
+def _assign_nearest_free_cells(
+    file: FeatureFile, step: float
+) -> tuple[PatchGrid, NDArray[np.int64]]:
+    """Return a grid, with cells of side `step` or finer, and the nearest free cell per patch."""
     for _ in range(_MAX_HALVINGS):
-        grid = _with_margin(_covering_grid(file, step, _origin(file.coords, step)), file.n_rows)
-        cells = _nearest(file.coords, grid)
-        if _n_distinct(cells) >= _MIN_DISTINCT * len(cells):
+        grid = _enlarge(
+            _make_covering_grid(file, step, _find_origin(file.coords, step)), file.n_rows
+        )
+        cells = _nearest_cells(file.coords, grid)
+        if _count_distinct(cells) >= _MIN_DISTINCT * len(cells):
             break
         step = max(1.0, step / 2)
-    return grid, _separated(cells, grid)
+    return grid, _resolve_shared_cells(cells, grid)
 
 
-def _covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchGrid:
-    """Return the grid over all patches and, if its size is known, over the slide.
+def _make_covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) -> PatchGrid:
+    """Return a grid over all patches and, if the slide's size is known, over the whole slide.
 
-    If the size is unknown, an empty row and column mark the area beyond as unknown.
+    If the size is unknown, the grid gets one empty row and column after the last patches.
+    `step` is the side of a cell, and `origin` (x, y) the first corner, both in level-0 pixels.
     """
     side = file.side
-    unit = side / file.origin.patch_px if file.origin.patch_px else 1.0
+    unit = side / file.metadata.patch_px if file.metadata.patch_px else 1.0
     if not (side / unit).is_integer() or not (step / unit).is_integer():
         unit = 1.0
     patch_px, stride_px = max(1, round(side / unit)), max(1, round(step / unit))
@@ -281,12 +290,12 @@ def _covering_grid(file: FeatureFile, step: float, origin: tuple[float, float]) 
 
 def with_large_chunks(grid: PatchGrid) -> PatchGrid:
     """Return the grid with larger chunks, as feature vectors take less memory than pixels."""
-    chunk_px = (_PER_SIDE - 1) * grid.stride_px + grid.patch_px
+    chunk_px = (_PATCHES_PER_SIDE - 1) * grid.stride_px + grid.patch_px
     return replace(grid, chunk_px=max(grid.chunk_px, chunk_px))
 
 
-def _origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
-    """Return the origin of the grid: 0 if all coords fit, else the most frequent remainder."""
+def _find_origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
+    """Return the grid's first corner (x, y): 0, or the most frequent remainder modulo `step`."""
     origin = []
     for positions in coords.T:
         remainder = positions - np.rint(positions / step) * step
@@ -298,29 +307,30 @@ def _origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
     return origin[0], origin[1]
 
 
-def _nearest(coords: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
-    """Return (row, column) of the nearest cells; negative before the first cell."""
+def _nearest_cells(coords: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
+    """Return (row, column) of the cell nearest to each patch, (n, 2); negative before the grid."""
     return np.rint((coords - [grid.left, grid.top]) / grid.step).astype(np.int64)[:, ::-1]
 
 
 def _is_exact(coords: NDArray[np.int64], grid: PatchGrid, cells: NDArray[np.int64]) -> bool:
+    """Return whether all patches lie at the corners of their cells, up to one pixel."""
     corners = cells[:, ::-1] * grid.step + [grid.left, grid.top]
     return bool((np.abs(corners - coords) <= _ROUNDING).all() and (cells >= 0).all())
 
 
-def _n_distinct(cells: NDArray[np.int64]) -> int:
+def _count_distinct(cells: NDArray[np.int64]) -> int:
     return len(np.unique(cells, axis=0))
 
 
-def _with_margin(grid: PatchGrid, n_patches: int) -> PatchGrid:
-    """Return the grid enlarged to at least one cell per patch."""
+def _enlarge(grid: PatchGrid, n_patches: int) -> PatchGrid:
+    """Return the grid, enlarged if it has fewer cells than patches."""
     side = math.isqrt(n_patches) + 1
     rows, columns = max(grid.n_rows, side), max(grid.n_columns, side)
     return replace(grid, n_rows=rows, n_columns=columns)
 
 
-def _separated(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
-    """Return distinct cells; patches in an occupied cell move to the nearest free one."""
+def _resolve_shared_cells(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
+    """Return distinct cells; a patch whose cell is occupied gets the nearest free cell."""
     cells = np.clip(cells, 0, [grid.n_rows - 1, grid.n_columns - 1])
     _, first = np.unique(cells, axis=0, return_index=True)
     taken = {(row, column) for row, column in cells[first].tolist()}
@@ -336,7 +346,7 @@ def _separated(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
 
 
 def _ring_cells(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, int]]:
-    """Yield the cells around one, ring by ring, the nearest of each ring first."""
+    """Yield the cells around a cell, ring by ring, the nearest of each ring first."""
     for ring in range(1, max(grid.n_rows, grid.n_columns) + 1):
         span = range(-ring, ring + 1)
         edge = [(a, b) for a in span for b in ((-ring, ring) if abs(a) < ring else span)]
@@ -346,7 +356,7 @@ def _ring_cells(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, i
 
 
 def context_margin(patch_px: int, context: int) -> tuple[int, int]:
-    """Return how many pixels the context extends before and after a patch."""
+    """Return the pixels of context (left or above, right or below) on either side of a patch."""
     margin = patch_px * (context - 1)
     return margin // 2, margin - margin // 2
 
@@ -356,12 +366,12 @@ def read_with_context(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read the pixels of a chunk of patches, with and without the context of the patches.
 
-    The origin of `source` is that of the grid.
+    `source` and `grid` must have the same origin.
 
     Returns
     -------
     area : pixels with the context on all sides
-    inner : pixels without it, a view of `area`
+    inner : pixels without the context, a NumPy view of `area`
     """
     p, stride = grid.patch_px, grid.stride_px
     before, after = context_margin(p, context)
@@ -383,8 +393,8 @@ def downsampled_context(
     Parameters
     ----------
     area : pixels of a chunk with context
-    side, stride : side and distance of the context areas in pixels
-    context : factor of the reduction
+    side, stride : side of the context areas and distance between them, in pixels of `area`
+    context : integer factor by which they are reduced
     chosen : mask (rows, columns) of the selected patches
     """
     windows = np.lib.stride_tricks.sliding_window_view(area, (side, side), axis=(0, 1))
@@ -400,7 +410,10 @@ def downsampled_context(
 def read_mirrored(
     source: RegionSource, left: int, right: int, top: int, bottom: int, downsample: float
 ) -> NDArray[np.uint8]:
-    """Return pixels of a box (downsampled coordinates); the image is mirrored at its border."""
+    """Return the pixels of a box; the image is mirrored at its border.
+
+    `left`, `right`, `top` and `bottom` are coordinates in the downsampled image.
+    """
     size = [int(length / downsample) for length in source.size]
     inside = [(max(0, left), min(size[0], right)), (max(0, top), min(size[1], bottom))]
     (x0, x1), (y0, y1) = inside
@@ -415,13 +428,13 @@ def read_mirrored(
     return np.pad(pixels, padding, mode="symmetric") if np.any(padding) else pixels
 
 
-def block_means(pictures: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Reduce images (..., h, w, 3) by the integer factor `size`, by means of blocks of pixels."""
+def block_means(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Return images (..., h, w, 3) reduced to the means of blocks of size × size pixels."""
     # The sum over 16 × 16 pixels, with the addend for rounding, is below 2¹⁶.
     kind: type[Any] = np.uint16 if size <= 16 else np.uint32
-    total = np.zeros(pictures[..., ::size, ::size, :].shape, kind)
+    total = np.zeros(images[..., ::size, ::size, :].shape, kind)
     for row in range(size):  # many times as fast as a sum over axes
         for column in range(size):
-            total += pictures[..., row::size, column::size, :]
+            total += images[..., row::size, column::size, :]
     means: NDArray[np.uint8] = (total + kind(size * size // 2)) // kind(size * size)
     return means.astype(np.uint8)

@@ -41,7 +41,7 @@ class PatchArea(NamedTuple):
     margins : mean margin of each class
     atom_usage : fraction of the patches that use each named concept
     polygons : outlines, whose vertices are corners (column, row) of grid cells; see
-        `PatchMap.cell_corner`
+        `PatchMap.cell_corner` for the conversion to image coordinates
     """
 
     n_patches: int
@@ -69,18 +69,18 @@ class PatchMap:
     ----------
     grid : positions of the patches
     predicted_classes : (n_rows, n_columns), class index; NO_TISSUE on background
-    margins : (n_rows, n_columns, n_classes), of residuals or, after `centre_on_score`,
-        contributions of patches to the image's scores, which are their mean
+    margins : (n_rows, n_columns, n_classes), class margins of residuals or, after
+        `centre_on_score`, contributions of the patches, whose mean is the image's scores
     classes : class names by index
-    path, mpp : the image, and µm per level-0 pixel if known
-    offset : OpenSlide coordinates of the image's (0, 0), the origin of QuPath coordinates
-    excluded : description of tissue that is excluded as blurred or the like; empty if none is, None
-        if not examined
-    concepts : patches (n_rows, n_columns) that use each named concept
+    path, mpp : the image, and µm per level-0 pixel; None if unknown
+    offset : (x, y) of the image's upper left pixel in level-0 coordinates of OpenSlide and QuPath
+    excluded : description of the tissue that quality filters exclude; empty if nothing is excluded,
+        None without filters
+    concepts : for each named concept, the mask (n_rows, n_columns) of the patches that use it
     whole_image : whether all patches count because hardly any tissue was found
-    size : (width, height) in level-0 pixels to which outlines are clipped, for feature files with a
-        known slide size, as tiles of other tools may extend beyond the slide; else None
-    notes : limits of the prediction, such as stain normalisation that was not possible
+    size : (width, height) in level-0 pixels to which outlines are clipped, for feature files of a
+        known slide size, whose patches may extend beyond the slide; otherwise None
+    notes : limitations of the prediction, such as stain normalisation that was not possible
     """
 
     grid: PatchGrid
@@ -128,7 +128,7 @@ class PatchMap:
         return len(self.classes)
 
     def threshold(self, margin: float) -> PatchMap:
-        """Return the map of two classes with a threshold other than 0 for the second class.
+        """Return the map of two classes predicted with another margin threshold than 0.
 
         Parameters
         ----------
@@ -145,20 +145,23 @@ class PatchMap:
         margins = _clip_to_half(np.stack([-beyond, beyond], axis=2))
         return replace(self, predicted_classes=predicted, margins=margins)
 
-    def centre_on_score(self, parts: NDArray[np.float64], scores: NDArray[np.float64]) -> PatchMap:
-        """Return the map with margins shifted so that their mean over tissue is the image's scores.
+    def centre_on_score(
+        self, contributions: NDArray[np.float64], scores: NDArray[np.float64]
+    ) -> PatchMap:
+        """Return the map with contributions as margins, shifted so that their mean is the scores.
 
         Parameters
         ----------
-        parts : (n_rows, n_columns, n_scores), contribution of each patch to the scores, up to a
-            constant
-        scores : one score for two classes, positive for the second; else one per class
+        contributions : (n_rows, n_columns, n_scores), contribution of each patch to the scores of
+            the image, up to a constant
+        scores : (n_scores,), scores of the image: one for two classes, which is positive for the
+            second class; one per class for more
 
         Returns
         -------
         PatchMap
         """
-        values = parts + (scores - parts[self.tissue].mean(axis=0))
+        values = contributions + (scores - contributions[self.tissue].mean(axis=0))
         if len(scores) == 1:
             values = np.concatenate([-values, values], axis=2)
         # A value of 0 means the first class, as for the score of an image.
@@ -180,7 +183,7 @@ class PatchMap:
         Raises
         ------
         ImageError
-            If patches lie beyond the image.
+            If patches extend beyond the image.
         """
         with open_image(image) as source:
             size, offset = source.size, source.offset
@@ -196,7 +199,7 @@ class PatchMap:
         return aligned
 
     def covering(self, image: Path) -> PatchMap:
-        """Return the map aligned to the image; if that fails, warn and return it unchanged.
+        """Return the map aligned to the image; if that fails, warn and return the map unchanged.
 
         Parameters
         ----------
@@ -246,17 +249,16 @@ class PatchMap:
         return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
 
     def clip(self, at: float, axis: int, width: float) -> float:
-        """Clip the end of a grid cell to the slide.
+        """Clip the right or lower end of a grid cell to the slide.
 
-        Only cells that cross the border become narrower. Cells entirely outside the slide are
-        unchanged; they exist if patches of a feature file do not match the grid and are assigned to
-        the nearest cells.
+        Only cells that cross the border become narrower. Cells entirely outside the slide, to which
+        patches of a feature file may have been assigned, are unchanged.
 
         Parameters
         ----------
-        at : coordinate of the end
+        at : level-0 coordinate of the end
         axis : 0 for x, 1 for y
-        width : width of the cell
+        width : width of the cell in level-0 pixels
 
         Returns
         -------
@@ -324,7 +326,7 @@ class PatchMap:
         mask : ndarray of bool
             Patches of the region in this window.
         polygons : list of list of Ring
-            For each polygon, its outer ring and its holes in level-0 pixels.
+            Each polygon is an outer ring, followed by the rings of its holes, in level-0 pixels.
         """
         labels, sizes = label_regions(self.predicted_classes == class_index)
         windows = ndimage.find_objects(labels)
@@ -332,11 +334,11 @@ class PatchMap:
         numbers = [n for n in np.argsort(-sizes, kind="stable").tolist() if sizes[n] >= min_patches]
         for number in numbers[:max_regions]:
             is_member = labels[windows[number]] == number + 1
-            polygons = [self._in_image(polygon) for polygon in borders.polygons(number + 1)]
+            polygons = [self._to_level0(polygon) for polygon in borders.polygons(number + 1)]
             yield windows[number], is_member, polygons
 
     def rings(self, class_index: int, min_patches: int, max_regions: int) -> list[list[float]]:
-        """Return the rings of the regions of a class, for fast drawing.
+        """Return the outlines of the regions of a class, for fast drawing.
 
         Parameters
         ----------
@@ -345,7 +347,7 @@ class PatchMap:
         Returns
         -------
         list of list of float
-            Each ring as x, y, x, y, …
+            Each ring as x, y, x, y, … in level-0 pixels.
         """
         labels, sizes = label_regions(self.predicted_classes == class_index)
         is_selected = np.zeros(len(sizes) + 1, bool)
@@ -380,7 +382,7 @@ class PatchMap:
             polygons = borders.polygons(number + 1)
             yield PatchArea(int(sizes[number]), means[number].tolist(), atom_usage, polygons)
 
-    def _in_image(self, polygon: Polygon) -> list[Ring]:
+    def _to_level0(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))
         rings = [ring * step + first for ring in polygon]
         if self.size is not None:
@@ -393,9 +395,9 @@ class PatchMap:
     # --- colours --------------------------------------------------------------------------------
 
     def colours(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return colours and opacities of the patches by predicted class.
+        """Return the colours of the predicted classes, and opacities.
 
-        The opacity increases with the margin of the predicted class over the other classes.
+        The opacity increases with the margin of the predicted class over the runner-up class.
 
         Returns
         -------
@@ -416,8 +418,9 @@ class PatchMap:
     def save(self, path: Path) -> None:
         """Save the map to an .npz file without pickle; margins are rounded to half precision.
 
-        Arrays: predicted_classes and margins as above; side and stride of patches in level-0
-        pixels; facts, metadata as JSON; concepts, if there are any, the patches that use each.
+        Its arrays are `predicted_classes` and `margins`, `side` and `stride` of the patches in
+        level-0 pixels, `facts` (metadata as JSON) and, if there are concepts, `concepts`, the masks
+        of the patches that use each concept.
 
         Parameters
         ----------
@@ -492,6 +495,6 @@ class PatchMap:
 
 
 def _clip_to_half(margins: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return margins clipped to the range of half precision, in which maps are saved."""
+    """Return margins clipped to the range of half precision, the type of margins in files."""
     limit = float(np.finfo(np.float16).max)
     return margins.clip(-limit, limit).astype(np.float32)

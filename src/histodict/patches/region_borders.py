@@ -1,7 +1,6 @@
 """Connected regions of patches, and their borders as polygons.
 
-Corners of polygons are integer (column, row) of grid cells, which the grid converts to image
-coordinates.
+Corners of polygons are integer (column, row) of the patch grid; see `PatchGrid.cell_corner`.
 """
 
 from __future__ import annotations
@@ -19,51 +18,53 @@ Polygon = list[Ints]  # outer ring, then holes, each (n_corners, 2) and closed
 
 
 def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
-    """Label connected patches: return the region number of each patch, and the size of each region.
+    """Return the region number of each patch, and the size of each region in patches.
 
-    Regions are numbered from 1; 0 marks patches outside of all regions. Sizes are in patches.
+    Regions are sets of connected patches (by a side or corner), numbered from 1; patches outside
+    of all regions have the number 0.
     """
     regions, n_regions = ndimage.label(positive, structure=_TOUCHING)
     return regions, np.bincount(regions.ravel(), minlength=n_regions + 1)[1:]
 
 
 class RegionBorders:
-    """Borders of all regions of a map, traced once.
+    """Borders of all regions of a patch map.
 
     Cells of a region that touch only at a corner belong to different polygons. With x to the right
-    and y down, outer rings have a positive area and holes a negative one, as RFC 7946 asks. No ring
-    touches itself, and two rings of a polygon share single corners at most.
+    and y down, outer rings have a positive area and holes a negative one, as in RFC 7946. No ring
+    touches itself, and two rings of a polygon share single corners at most. In this module, a
+    component is a set of cells connected by sides, which is one polygon.
     """
 
     def __init__(self, regions: Ints) -> None:
-        """Trace the borders of `regions` (n_rows, n_columns), region numbers with 0 for none."""
-        parts, n_parts = ndimage.label(regions)
-        region_of_part = np.zeros(n_parts + 1, np.int32)
-        region_of_part[parts] = regions
-        padded = np.pad(parts, 1)
-        del parts  # such arrays are large for large slides
-        sides = [_sides_above(np.rot90(padded, turns)) for turns in range(4)]
+        """Trace the borders of `regions` (n_rows, n_columns), the numbers from `label_regions`."""
+        components, n_components = ndimage.label(regions)
+        region_of_component = np.zeros(n_components + 1, np.int32)
+        region_of_component[components] = regions
+        padded = np.pad(components, 1)
+        del components  # such arrays are large for large slides
+        sides = [_find_upper_runs(np.rot90(padded, turns)) for turns in range(4)]
         del padded
-        corners = np.concatenate([side.corners_turned_back(n) for n, side in enumerate(sides)])
-        # Sorted from the left, so that the first ring of each part is the outer one.
-        walk, ends = _closed_cycles(_followers(sides), np.lexsort(corners.T[::-1]))
+        corners = np.concatenate([side.start_corners(n) for n, side in enumerate(sides)])
+        # Sorted from the left, so that the first ring of each component is the outer one.
+        walk, ends = _join_cycles(_following_runs(sides), np.lexsort(corners.T[::-1]))
         begins = np.append(0, ends)[:-1]
-        part_of_ring = np.concatenate([side.parts for side in sides])[walk[begins]]
+        component_of_ring = np.concatenate([side.components for side in sides])[walk[begins]]
         del sides
         self._corners = corners[walk]
-        region_of_ring = region_of_part[part_of_ring]
-        order = np.lexsort((part_of_ring, region_of_ring))
-        self._rings = np.stack([part_of_ring, begins, ends], axis=1)[order]
+        region_of_ring = region_of_component[component_of_ring]
+        order = np.lexsort((component_of_ring, region_of_ring))
+        self._rings = np.stack([component_of_ring, begins, ends], axis=1)[order]
         n_rings = np.bincount(region_of_ring, minlength=int(regions.max(initial=0)) + 1)
         self._n_before = np.append(0, np.cumsum(n_rings))
 
     def polygons(self, region: int) -> list[Polygon]:
         """Return the polygons of a region, given by its number."""
         first, last = self._n_before[region : region + 2]
-        rings_of_part: dict[int, Polygon] = {}
-        for part, begin, end in self._rings[first:last].tolist():
-            rings_of_part.setdefault(part, []).append(self._corners[begin:end])
-        return list(rings_of_part.values())
+        rings_of_component: dict[int, Polygon] = {}
+        for component, begin, end in self._rings[first:last].tolist():
+            rings_of_component.setdefault(component, []).append(self._corners[begin:end])
+        return list(rings_of_component.values())
 
     def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
         """Return the rings of all regions, each as a flat list of coordinates x, y, x, y, ….
@@ -71,7 +72,7 @@ class RegionBorders:
         Parameters
         ----------
         step : side of a grid cell
-        first : position (x, y) of the upper left corner of the grid
+        first : (x, y) of the upper left corner of the first cell
         """
         corners = self._corners * step + np.array(first)
         integers = corners.astype(np.int64)
@@ -80,25 +81,27 @@ class RegionBorders:
         return [flat[2 * begin : 2 * end] for _, begin, end in self._rings.tolist()]
 
 
-class _Sides(NamedTuple):
-    """Straight runs of cell sides with another part above them, traversed to the right.
+class _BorderRuns(NamedTuple):
+    """Straight runs of upper cell sides at borders, traversed to the right, in a rotated grid.
+
+    The grid is rotated by 0, 90, 180 and 270°, so that every border is an upper side once.
 
     Attributes
     ----------
-    shape : shape of the grid, which is rotated so that every border lies above once
-    first, last : flat indices of the first and last cells of the runs
-    parts : part of each run's cells
-    is_left_turn : whether the border continues upwards, along the next cell
+    shape : shape of the rotated grid
+    first, last : (n_runs,), flat indices of the first and last cell of each run
+    components : (n_runs,), number of the component of each run's cells
+    is_left_turn : (n_runs,), whether the border continues upwards, along the next cell
     """
 
     shape: tuple[int, int]
     first: Ints
     last: Ints
-    parts: Ints
+    components: Ints
     is_left_turn: NDArray[np.bool_]
 
-    def corners_turned_back(self, turns: int) -> Ints:
-        """Return (x, y) of the start of the runs in the grid before padding and rotation."""
+    def start_corners(self, turns: int) -> Ints:
+        """Return (x, y) of the start of each run, before padding and `turns` rotations by 90°."""
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
         for _ in range(turns):
@@ -107,7 +110,8 @@ class _Sides(NamedTuple):
         return np.stack([x, y], axis=1) - np.int32(1)
 
 
-def _sides_above(grid: Ints) -> _Sides:
+def _find_upper_runs(grid: Ints) -> _BorderRuns:
+    """Return the runs of upper sides of a padded, rotated grid of component numbers."""
     above = np.zeros(grid.shape, bool)
     above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
     continues = above[:, 1:] & above[:, :-1] & (grid[:, 1:] == grid[:, :-1])
@@ -116,12 +120,14 @@ def _sides_above(grid: Ints) -> _Sides:
     ends[:, :-1] &= ~continues
     first, last = (np.flatnonzero(edges).astype(np.int32) for edges in (begins, ends))
     y, x = np.divmod(last, grid.shape[1])
-    parts = grid[y, x]
-    return _Sides(grid.shape, first, last, parts, grid[y - 1, (x + 1) % grid.shape[1]] == parts)
+    components = grid[y, x]
+    return _BorderRuns(
+        grid.shape, first, last, components, grid[y - 1, (x + 1) % grid.shape[1]] == components
+    )
 
 
-def _followers(sides: list[_Sides]) -> Ints:
-    """Return the number of the run that follows each run, counted through all four rotations."""
+def _following_runs(sides: list[_BorderRuns]) -> Ints:
+    """Return the index of the run that follows each run; `sides` are those of four rotations."""
     counts = np.cumsum([0, *(len(side.first) for side in sides)])
     followers = []
     for turns, side in enumerate(sides):
@@ -137,10 +143,11 @@ def _followers(sides: list[_Sides]) -> Ints:
     return np.concatenate(followers)
 
 
-def _closed_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return all numbers, cycle after cycle, each closed by its first number, and the ends.
+def _join_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
+    """Return the cycles of a permutation, joined, and the end position of each cycle.
 
-    Cycles start with their number that comes first in `order`, and are sorted by it.
+    A cycle begins with its element that comes first in `order`, which is repeated at its end.
+    Cycles are sorted by this element. `follower` is the permutation.
     """
     following, is_unvisited = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")

@@ -23,50 +23,54 @@ from .vectors import to_images
 # Narrower images are padded, so that the legend stays readable.
 _MIN_WIDTH = 240
 _CHARACTERS_PER_WIDTH = 48  # image width in font sizes
-_LETTER_PX = (12, 30)
+_LETTER_PX = (12, 30)  # minimum and maximum font size
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """Text of a legend that stays on one line, with an optional colour square before it."""
+class _LegendEntry:
+    """Unbreakable text of a legend, with an optional colour square before it."""
 
     text: str
     colour: tuple[int, ...] | None = None
 
 
-def add_legend(picture: Image.Image, patch_map: PatchMap, caption: str) -> Image.Image:
+def add_legend(image: Image.Image, patch_map: PatchMap, caption: str) -> Image.Image:
     """Return the image with a legend below it, padded to a minimum width.
 
-    The legend shows classes with their colours and fractions, the fraction of the tissue that uses
-    each named concept, and `caption`.
+    The legend shows the classes with their colours and fractions, the fraction of the patches that
+    use each named concept, and `caption`.
     """
-    width = max(picture.width, _MIN_WIDTH)
+    width = max(image.width, _MIN_WIDTH)
     font = _font(int(np.clip(width // _CHARACTERS_PER_WIDTH, *_LETTER_PX)))
     entries = [
-        _Entry(f"{name} {100 * fraction:.0f} %", class_rgb(index))
+        _LegendEntry(f"{name} {100 * fraction:.0f} %", class_rgb(index))
         for index, (name, fraction) in enumerate(patch_map.proportions.items())
     ]
     usages = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
-    concepts = [_Entry(text) for text in [*(f"{use}," for use in usages[:-1]), *usages[-1:]]]
-    description = [_Entry(word) for word in caption.split()]
+    concepts = [_LegendEntry(text) for text in [*(f"{use}," for use in usages[:-1]), *usages[-1:]]]
+    description = [_LegendEntry(word) for word in caption.split()]
     lines = [
-        line for part in (entries, concepts, description) for line in _lines(part, width, font)
+        line
+        for group in (entries, concepts, description)
+        for line in _wrap_entries(group, width, font)
     ]
     pitch = round(font.size * 1.5)
-    canvas = Image.new("RGB", (width, picture.height + pitch * len(lines) + pitch // 2), "white")
-    canvas.paste(picture, (0, 0))
+    canvas = Image.new("RGB", (width, image.height + pitch * len(lines) + pitch // 2), "white")
+    canvas.paste(image, (0, 0))
     pen = ImageDraw.Draw(canvas)
     for index, line in enumerate(lines):
-        _draw_line(pen, line, picture.height + pitch // 2 + index * pitch, font)
+        _draw_line(pen, line, image.height + pitch // 2 + index * pitch, font)
     return canvas
 
 
-def _lines(entries: list[_Entry], width: int, font: ImageFont.FreeTypeFont) -> list[list[_Entry]]:
-    """Distribute entries over lines of the given width."""
-    lines: list[list[_Entry]] = []
+def _wrap_entries(
+    entries: list[_LegendEntry], width: int, font: ImageFont.FreeTypeFont
+) -> list[list[_LegendEntry]]:
+    """Distribute entries over lines of this width in pixels."""
+    lines: list[list[_LegendEntry]] = []
     free = 0.0
     for entry in entries:
-        needed = _length(entry, font)
+        needed = _entry_width(entry, font)
         if not lines or needed > free:
             lines.append([])
             free = width - font.size  # half a font size on either side
@@ -75,14 +79,14 @@ def _lines(entries: list[_Entry], width: int, font: ImageFont.FreeTypeFont) -> l
     return lines
 
 
-def _length(entry: _Entry, font: ImageFont.FreeTypeFont) -> float:
-    """Return the width of an entry with its square and the gap after it."""
+def _entry_width(entry: _LegendEntry, font: ImageFont.FreeTypeFont) -> float:
+    """Return the width in pixels of an entry with its square and the gap after it."""
     square, gap = (1.4, 1.0) if entry.colour else (0.0, 0.3)
     return font.getlength(entry.text) + (square + gap) * font.size
 
 
 def _draw_line(
-    pen: ImageDraw.ImageDraw, line: list[_Entry], top: float, font: ImageFont.FreeTypeFont
+    pen: ImageDraw.ImageDraw, line: list[_LegendEntry], top: float, font: ImageFont.FreeTypeFont
 ) -> None:
     left, side = font.size / 2, font.size
     for entry in line:
@@ -91,12 +95,12 @@ def _draw_line(
             pen.rectangle((left, top, left + side, top + side), fill=entry.colour)
             start += 1.4 * side
         pen.text((start, top + side / 2), entry.text, fill="black", font=font, anchor="lm")
-        left += _length(entry, font)
+        left += _entry_width(entry, font)
 
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans, which matplotlib includes and which has Greek and Cyrillic letters."""
+    """Return DejaVu Sans, a font of matplotlib with Greek and Cyrillic letters, in this size."""
     spec = find_spec("matplotlib")
     assert spec is not None and spec.origin is not None  # the package requires it
     file = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -122,14 +126,14 @@ def draw_overlay(
     *,
     longest_side: int = _LONGEST_SIDE,
 ) -> NDArray[np.uint8]:
-    """Return the image of a map, downsampled if it is large, with patches in their class's colour.
+    """Return the image of a patch map, with patches in the colours of their predicted classes.
 
     Parameters
     ----------
     patch_map : map to draw
     caption : description of the prediction, shown below with the class colours and fractions
     outlines : closed rings of level-0 (x, y) to draw on top
-    longest_side : maximum width and height in pixels
+    longest_side : maximum width and height in pixels, to which a larger image is reduced
     """
     with open_image(patch_map.path) as source:
         size = source.size
@@ -146,9 +150,9 @@ def draw_overlay(
 
 
 def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
-    """Blend the colours of a map into an image of this level-0 size.
+    """Blend the class colours of a map into the pixels of a downsampled image, in place.
 
-    A uniform margin outside the grid is coloured up to the width of one patch.
+    `size` is the level-0 size. Outside the grid, a margin of one patch at most is coloured.
     """
     colours, opacity = patch_map.colours()
     grid, (height, width) = patch_map.grid, image.shape[:2]
@@ -169,54 +173,54 @@ _ENLARGED_PX = 96
 
 
 def jpeg_data_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
-    """Return an RGB image as a data URI in JPEG format."""
-    return _uri("jpeg", encode_jpeg(pixels, quality))
+    """Return RGB pixels as a data URI in JPEG format."""
+    return _make_data_uri("jpeg", encode_jpeg(pixels, quality))
 
 
 def png_data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Return a small RGB image as a data URI in PNG format."""
-    return _uri("png", encode_png(pixels))
+    """Return RGB pixels as a data URI in PNG format."""
+    return _make_data_uri("png", encode_png(pixels))
 
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 85) -> bytes:
     """Return an RGB image as bytes in JPEG format."""
-    return _encoded(pixels, format="JPEG", quality=quality)
+    return _encode(pixels, format="JPEG", quality=quality)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return an RGB image as bytes in PNG format."""
-    return _encoded(pixels, format="PNG", compress_level=3)
+    return _encode(pixels, format="PNG", compress_level=3)
 
 
-def _encoded(pixels: NDArray[np.uint8], **options: Any) -> bytes:
+def _encode(pixels: NDArray[np.uint8], **options: Any) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, **options)
     return buffer.getvalue()
 
 
-def _uri(kind: str, data: bytes) -> str:
+def _make_data_uri(kind: str, data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def render_vector(
-    vector: NDArray[Any], side: int, ends: tuple[float, float] | None = None
+    vector: NDArray[Any], side: int, value_range: tuple[float, float] | None = None
 ) -> NDArray[np.uint8]:
     """Return a pixel vector as an enlarged RGB image.
 
     Parameters
     ----------
-    vector : pixel vector of a patch
+    vector : pixel vector of a patch, or an atom
     side : side of the patch in pixels
-    ends : values that become black and white; None for the minimum and maximum of the vector
+    value_range : values that become black and white; None for the minimum and maximum of the vector
     """
     pixels = to_images(vector[None], side)[0]
-    low, high = ends if ends is not None else (float(pixels.min()), float(pixels.max()))
+    low, high = value_range or (float(pixels.min()), float(pixels.max()))
     scaled = (pixels - low) / max(high - low, 1e-12)
     return magnify((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
 
 
 def magnify(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Enlarge a small image for display by repeating pixels."""
+    """Enlarge a small image to about 96 pixels per side by repeating pixels."""
     factor = max(1, _ENLARGED_PX // pixels.shape[0])
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
 
@@ -226,7 +230,8 @@ def atom_mosaic(
 ) -> NDArray[np.uint8]:
     """Return the first atoms of a dictionary of pixel vectors as a mosaic, enlarged 3 times.
 
-    Each atom is stretched to its own range, so that its pattern shows, not its sign or scale.
+    The values of each atom are scaled to the range of black to white, so that its pattern is
+    visible, but not its sign or norm.
     """
     atoms = to_images(D[:n_atoms], patch_px)
     low = atoms.min(axis=(1, 2, 3), keepdims=True)
@@ -241,7 +246,7 @@ def atom_mosaic(
 
 
 def atom_mosaics(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
-    """Return a mosaic per dictionary, with its name and the image as data URI, for a web page."""
+    """Return a mosaic of each dictionary: {"name": its name, "uri": image as data URI}."""
     return [
         {"name": name, "uri": jpeg_data_uri(atom_mosaic(D, patch_px), quality=92)}
         for name, D in bases.items()

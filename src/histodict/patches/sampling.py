@@ -16,7 +16,7 @@ from .grid import PatchGrid, RegionSource, block_means, context_margin, read_mir
 _WHOLE_PX = 50_000_000
 _MAX_TRIES = 20
 
-Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]  # patches to the mask of accepted ones
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,16 @@ class LocationConstraint:
 
     Attributes
     ----------
-    accepts : function of corners (n, 2), x and y in the downsampled image, that returns a mask
+    accepts : function of patch corners (n, 2), x and y in the downsampled image, that returns the
+        mask of the accepted ones
     box : (left, top, right, bottom) that contains all accepted corners; None if unknown
     """
 
     accepts: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
     box: tuple[int, int, int, int] | None = None
 
-    def both(self, other: LocationConstraint | None) -> LocationConstraint:
-        """Return the intersection of two constraints; None accepts all positions."""
+    def intersection(self, other: LocationConstraint | None) -> LocationConstraint:
+        """Return the constraint that accepts what both accept; None accepts all positions."""
         if other is None:
             return self
 
@@ -54,14 +55,14 @@ def sample_patches(
 ) -> NDArray[np.uint8]:
     """Return up to n_patches patches (n, patch_px, patch_px, 3) at random positions.
 
-    Patches may overlap. With `context` > 1, return pairs of a patch and its context (n, 2,
-    patch_px, patch_px, 3).
+    Patches may overlap. With `context` > 1, return pairs of a patch and its context, reduced to the
+    same size: (n, 2, patch_px, patch_px, 3).
 
     Parameters
     ----------
     source : image
-    n_patches : number of patches; fewer are returned if too few are accepted
-    grid : grid of which only patch size and downsampling are used
+    n_patches : number of patches; the result is smaller if too few are accepted
+    grid : grid, of which only patch size and downsampling are used
     rng : random generator
     accept : function of patches that returns the mask of accepted ones
     allowed : constraint on positions, checked before pixels are read
@@ -90,7 +91,11 @@ def sample_patches(
 def _draw_corners(
     n_corners: int, limits: list[int], rng: np.random.Generator, allowed: LocationConstraint | None
 ) -> NDArray[np.int64]:
-    """Return up to n_corners allowed corners; 0.1 % of the image or box suffices."""
+    """Return up to n_corners random patch corners (n, 2) that `allowed` accepts.
+
+    `limits` are the exclusive maxima of x and y. Candidates are drawn from the box of `allowed`;
+    enough of them are accepted if 0.1 % of this box is.
+    """
     if allowed is None:
         return rng.integers(0, limits, size=(n_corners, 2))
     low, high = [0, 0], limits
@@ -103,7 +108,7 @@ def _draw_corners(
 
 
 def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return each patch, or pair, in a random one of its eight rotations and reflections."""
+    """Rotate and reflect each patch, or pair of patch and context, at random (8 orientations)."""
     transformed = patches.copy()
     choices = rng.integers(0, 8, len(patches))
     for choice in range(1, 8):
@@ -116,7 +121,7 @@ def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDA
 def _patch_reader(
     source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
-    """Return a function from corners to patches, with their context if context > 1."""
+    """Return a function from corners (n, 2) to patches, with their context if context > 1."""
     before, after = context_margin(patch_px, context)
     side = patch_px * context
     if n_pixels <= _WHOLE_PX:
@@ -144,7 +149,7 @@ def _patch_reader(
     return cut_out
 
 
-MIN_OVERLAP = 0.5
+MIN_OVERLAP = 0.5  # fraction of a patch that must lie in the region
 
 
 def region_constraint(region: RegionCoverage, grid: PatchGrid) -> LocationConstraint:

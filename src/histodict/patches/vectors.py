@@ -1,7 +1,8 @@
 """Patch features: vectors of pixels, principal components, and patches stored on disk.
 
-A patch is (size, size, 3) uint8. Vectors are float32 of unit norm, the three colour channels one
-after another, as in the paper.
+A patch is a uint8 array (size, size, 3). Pixel vectors are float32 of unit norm; they contain the
+three colour channels one after another, as in the paper. A chunk is a range of grid rows and
+columns whose patches are read together.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from .grid import (
 )
 from .sampling import LocationConstraint, random_dihedral, sample_patches
 
-# Components with less than this fraction of the first one's variance are noise, which whitening
-# would amplify.
+# Components with less than this fraction of the variance of the first component are noise, which
+# whitening would amplify.
 _MIN_VARIANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Principal components of training vectors, optionally whitened; results have unit norm.
+    """Projection on principal components, optionally whitened, and scaling to unit norm.
 
     Attributes
     ----------
-    mean : (n_features,)
+    mean : (n_features,), mean of the training vectors
     components : (n_components, n_features)
     """
 
@@ -49,7 +50,7 @@ class Projection:
 
     @classmethod
     def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
-        """Fit the leading components; fewer than `n_components` if the vectors have fewer."""
+        """Fit up to `n_components` leading components with significant variance to vectors X."""
         mean = X.mean(axis=0, dtype=np.float64)
         with single_blas_thread():
             covariance = _covariance(X, mean)
@@ -66,7 +67,7 @@ class Projection:
         return cls(mean.astype(np.float32), np.ascontiguousarray(components, dtype=np.float32))
 
     def __call__(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return components of unit norm; a vector at the mean stays zero."""
+        """Return the projected vectors with unit norm; a vector equal to the mean becomes zero."""
         with single_blas_thread():
             projected = np.asarray((X - self.mean) @ self.components.T, dtype=np.float32)
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
@@ -74,7 +75,7 @@ class Projection:
 
 
 def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the covariance, computed in blocks to avoid a copy of X in double precision."""
+    """Return the covariance matrix of X, computed in blocks to save memory."""
     total = np.zeros((X.shape[1], X.shape[1]))
     for start in range(0, len(X), 4096):
         centred = X[start : start + 4096] - mean
@@ -95,22 +96,22 @@ class PreparedSource(RegionSource, Protocol):
     ----------
     downsample : level-0 pixels per pixel of a patch
     context : width of the context in patches
-    turned : whether training patches are rotated and mirrored at random (`augment_patches`)
+    is_augmented : whether training patches are rotated and mirrored at random (`augment_patches`)
     border : padding of encoder inputs beyond the image (`border_mode` of the recipe)
-    cache : cache of costly results; None disables it
-    content : part covered by the grid; contexts of patches are mirrored at its border
-    pixels_key : everything that determines the pixels, as a cache key
+    cache : cache of encoder features; None disables it
+    content : part of the image that the grid covers, at whose border contexts are mirrored
+    pixels_key : cache key of everything that determines the pixels
     """
 
     downsample: float
     context: int
-    turned: bool
+    is_augmented: bool
     border: str
     cache: ArrayCache | None
 
     @property
     def content(self) -> RegionSource:
-        """Part of the image covered by the grid."""
+        """Part of the image that the grid covers."""
 
     @property
     def normalize(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
@@ -118,15 +119,15 @@ class PreparedSource(RegionSource, Protocol):
 
     @property
     def pixels_key(self) -> list[Any]:
-        """Everything that determines the pixels, as a cache key."""
+        """Cache key of everything that determines the pixels."""
 
     def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which patches are tissue."""
+        """Return the mask (n,) of the patches (n, patch_px, patch_px, 3) that are tissue."""
 
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Return which patches of a grid over `pixels` are tissue (rows, columns)."""
+        """Return the mask (rows, columns) of tissue patches of a grid of side × side pixels."""
 
 
 class PrecomputedSource(Protocol):
@@ -134,7 +135,7 @@ class PrecomputedSource(Protocol):
 
     Attributes
     ----------
-    border : as of `PreparedSource`
+    border : see `PreparedSource`
     cells : (n, 2), row and column of the patch of each vector
     """
 
@@ -144,22 +145,22 @@ class PrecomputedSource(Protocol):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk have vectors (rows, columns), and these vectors."""
+        """Return the mask (rows, columns) of patches in a chunk with vectors, and the vectors."""
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors at these indices."""
 
 
 class PatchFeatures:
-    """Base class of patch features: how patches are cut and turned into vectors.
+    """Base class of patch features, which cut patches and compute their vectors.
 
     Attributes
     ----------
     atoms_are_images : whether atoms of such vectors can be shown as images
     uses_context : whether vectors may include the context of a patch (`context`)
-    is_local : whether the vector of a patch does not depend on the patches read with it
+    is_local : whether the vector of a patch depends on its own pixels only, not on its chunk
     is_precomputed : whether vectors come from feature files, without pixels
-    precision : type that stores the vectors without loss
+    precision : NumPy type that represents the vectors exactly
     """
 
     atoms_are_images: bool = True
@@ -173,27 +174,39 @@ class PatchFeatures:
         return ""
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
-        """Return the length of a vector; None if it is unknown before one is computed."""
+        """Return the length of the vectors; None if it is unknown before a vector is computed."""
         return None
 
     def check(self, patch_px: int, stride_px: int) -> None:
         """Raise ValueError if patches of this size and stride are not supported."""
 
     def compute_chunk(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
+        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors.
+
+        `rows` and `columns` are ranges of the grid; vectors have the shape (n, n_features).
+        """
         raise NotImplementedError
 
     def sample(
         self,
-        tissue: PreparedSource,
+        image: PreparedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors of random tissue patches at positions that `allowed` accepts."""
+        """Return vectors (n, n_features) of random tissue patches.
+
+        Parameters
+        ----------
+        image : image to sample
+        grid : grid of the patches
+        n : number of vectors; the result is smaller if the image has too few patches
+        rng : random generator
+        allowed : constraint on the positions of patches; None for the whole image
+        """
         raise NotImplementedError
 
     def sample_stored(
@@ -204,7 +217,7 @@ class PatchFeatures:
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors as `sample` does, from stored vectors of an image."""
+        """Return up to n of the stored vectors of an image at positions that `allowed` accepts."""
         raise ValueError(
             "this feature set samples pixels between grid positions, which feature files "
             "lack; train on images, or omit --preset and --set features to use the vectors "
@@ -220,10 +233,10 @@ class PrecomputedFeatures(PatchFeatures):
     is_precomputed = True
 
     def compute_chunk(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Raise ValueError, as an image has no vectors."""
-        raise ValueError(no_feature_file())
+        """Raise ValueError, as vectors cannot be computed from pixels."""
+        raise ValueError(no_feature_file_message())
 
     def sample_stored(
         self,
@@ -233,15 +246,15 @@ class PrecomputedFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n vectors of random patches, independent of their order in the file."""
+        """Return up to n random vectors; the order of vectors in the file does not matter."""
         indices = np.lexsort((stored.cells[:, 1], stored.cells[:, 0]))
         if allowed is not None:
             indices = indices[allowed.accepts(stored.cells[indices, ::-1] * grid.stride_px)]
         return stored.features_of(indices[np.sort(rng.permutation(len(indices))[:n])])
 
 
-def no_feature_file() -> str:
-    """Return the error message for an image given to a model that needs feature files."""
+def no_feature_file_message() -> str:
+    """Return the error message for an image if a model needs feature files."""
     how = hint(python="read_manifest(…, features=…)", cli="--features")
     return (
         "the model needs a feature file, but this is an image; name the folder of feature "
@@ -254,79 +267,81 @@ class PixelFeatures(PatchFeatures):
 
     Parameters
     ----------
-    make : function from patches (n, side, side, 3) to vectors (n, n_features)
+    make_vectors : function from patches (n, side, side, 3) to vectors (n, n_features)
     atoms_are_images : whether atoms of such vectors can be shown as images
     """
 
-    def __init__(self, make: PatchVectors, *, atoms_are_images: bool = True) -> None:
-        self.make = make
+    def __init__(self, make_vectors: PatchVectors, *, atoms_are_images: bool = True) -> None:
+        self.make_vectors = make_vectors
         self.atoms_are_images = atoms_are_images
 
     def __call__(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the vectors of patches."""
-        return self.make(patches)
+        return self.make_vectors(patches)
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
         """Return the number of pixel values; None if vectors are not images."""
         return n_channels * patch_px**2 if self.atoms_are_images else None
 
     def compute_chunk(
-        self, tissue: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
+        self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which patches of a chunk are tissue (rows, columns), and their vectors."""
-        area, pixels = read_with_context(grid, tissue.content, rows, columns, tissue.context)
-        is_tissue = tissue.tissue_windows(pixels, grid.patch_px, grid.stride_px)
+        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors."""
+        area, pixels = read_with_context(grid, image.content, rows, columns, image.context)
+        is_tissue = image.tissue_windows(pixels, grid.patch_px, grid.stride_px)
         if not is_tissue.any():
             no_patches = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
-            return is_tissue, _concatenated([self.make(no_patches)] * min(2, tissue.context))
+            return is_tissue, _concatenate_scales(
+                [self.make_vectors(no_patches)] * min(2, image.context)
+            )
         # Pixels are normalised once, before overlapping patches are cut.
         parts = [
-            self.make(
+            self.make_vectors(
                 extract_selected_patches(
-                    tissue.normalize(pixels), grid.patch_px, grid.stride_px, is_tissue
+                    image.normalize(pixels), grid.patch_px, grid.stride_px, is_tissue
                 )
             )
         ]
-        if tissue.context > 1:
-            parts.append(self.make(_context_patches(tissue, grid, area, is_tissue)))
-        return is_tissue, _concatenated(parts)
+        if image.context > 1:
+            parts.append(self.make_vectors(_context_patches(image, grid, area, is_tissue)))
+        return is_tissue, _concatenate_scales(parts)
 
     def sample(
         self,
-        tissue: PreparedSource,
+        image: PreparedSource,
         grid: PatchGrid,
         n: int,
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Return up to n vectors of random tissue patches at positions that `allowed` accepts."""
-        content, context = tissue.content, tissue.context
-        patches = sample_patches(content, n, grid, rng, tissue.is_tissue, allowed, context)
-        if tissue.turned:
+        content, context = image.content, image.context
+        patches = sample_patches(content, n, grid, rng, image.is_tissue, allowed, context)
+        if image.is_augmented:
             patches = random_dihedral(patches, rng)
-        return self._multiscale_vectors(tissue, patches if tissue.context > 1 else patches[:, None])
+        return self._multiscale_vectors(image, patches if image.context > 1 else patches[:, None])
 
     def _multiscale_vectors(
-        self, tissue: PreparedSource, patches: NDArray[np.uint8]
+        self, image: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
-        """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh the same."""
-        parts = [self.make(tissue.normalize(patches[:, i])) for i in range(patches.shape[1])]
-        return _concatenated(parts)
+        """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh equally."""
+        parts = [self.make_vectors(image.normalize(patches[:, i])) for i in range(patches.shape[1])]
+        return _concatenate_scales(parts)
 
 
 def _context_patches(
-    tissue: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], is_selected: NDArray[np.bool_]
+    image: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the context of the selected patches, downsampled and normalised."""
-    side, stride, context = grid.patch_px, grid.stride_px, tissue.context
+    """Return the context of selected patches, downsampled; `area` is from `read_with_context`."""
+    side, stride, context = grid.patch_px, grid.stride_px, image.context
     if stride % context == 0:  # neighbouring patches share their blocks
-        reduced = tissue.normalize(block_means(area, context))
+        reduced = image.normalize(block_means(area, context))
         return extract_selected_patches(reduced, side, stride // context, is_selected)
-    return tissue.normalize(downsampled_context(area, side * context, stride, context, is_selected))
+    return image.normalize(downsampled_context(area, side * context, stride, context, is_selected))
 
 
-def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the vectors of several scales, with equal weight, as one."""
+def _concatenate_scales(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Concatenate the vectors of several scales with equal weight; the result has unit norm."""
     if len(parts) == 1:
         return parts[0]
     joined = np.hstack(parts)
@@ -339,22 +354,22 @@ def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 def rgb(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return vectors of pixel values (feature set "rgb"), as in the paper."""
-    return _unit(_planar(patches), float(np.finfo(np.float32).tiny))
+    return _scale_to_unit_norm(_flatten_by_channel(patches), float(np.finfo(np.float32).tiny))
 
 
 def centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return vectors of pixel values minus their mean; insensitive to brightness, not to colour."""
-    values = _planar(patches)
+    """Return vectors of pixel values minus their mean, insensitive to brightness (not colour)."""
+    values = _flatten_by_channel(patches)
     values -= values.mean(axis=1, keepdims=True)
-    return _unit(values, _MIN_CONTRAST * np.sqrt(values.shape[1]))
+    return _scale_to_unit_norm(values, _MIN_CONTRAST * np.sqrt(values.shape[1]))
 
 
 def channel_centred(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return vectors of pixel values minus channel means; insensitive to brightness and colour."""
-    flat = _planar(patches)
+    """Return vectors of pixel values minus the channel means, insensitive to mean colour."""
+    flat = _flatten_by_channel(patches)
     channels = flat.reshape(len(flat), 3, flat.shape[1] // 3)
     channels -= channels.mean(axis=2, keepdims=True)
-    return _unit(flat, _MIN_CONTRAST * np.sqrt(flat.shape[1]))
+    return _scale_to_unit_norm(flat, _MIN_CONTRAST * np.sqrt(flat.shape[1]))
 
 
 PATCH_FEATURES: dict[str, PixelFeatures] = {
@@ -367,14 +382,15 @@ PATCH_FEATURES: dict[str, PixelFeatures] = {
 def to_images(vectors: NDArray[Any], patch_px: int) -> NDArray[Any]:
     """Return pixel vectors, or atoms, as images (n, patch_px, width, 3).
 
-    A patch and its context are placed side by side.
+    If vectors include the context, it is placed on the right of the patch.
     """
     planes = vectors.reshape(len(vectors), -1, 3, patch_px, patch_px)
     images: NDArray[Any] = planes.transpose(0, 3, 1, 4, 2).reshape(len(vectors), patch_px, -1, 3)
     return images
 
 
-def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _flatten_by_channel(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return pixel values from 0 to 1 as vectors, channel by channel."""
     # An explicit length, as NumPy cannot infer -1 for images without tissue, which have no patches.
     planes: NDArray[Any] = patches.transpose(0, 3, 1, 2).reshape(
         len(patches), math.prod(patches.shape[1:])
@@ -384,8 +400,8 @@ def _planar(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-def _unit(vectors: NDArray[np.float32], min_norm: float) -> NDArray[np.float32]:
-    """Scale vectors to unit norm in place, to save memory."""
+def _scale_to_unit_norm(vectors: NDArray[np.float32], min_norm: float) -> NDArray[np.float32]:
+    """Scale vectors to unit norm in place; norms below `min_norm` count as `min_norm`."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors /= np.maximum(norms, np.float32(min_norm))
     return vectors
@@ -395,8 +411,8 @@ def _unit(vectors: NDArray[np.float32], min_norm: float) -> NDArray[np.float32]:
 class StoredPatches:
     """Training patches (n, size, size, 3) and their labels (n,), stored in two `.npy` files.
 
-    It holds only file names and can be sent to other processes and machines that see the same
-    files. Files are read in parts; see `methods.dfdl.DFDL.fit_blocks`.
+    An object contains only file names, so it can be sent to processes and machines with access to
+    the same files. Files are read in blocks; see `methods.dfdl.DFDL.fit_blocks`.
 
     Attributes
     ----------
@@ -431,7 +447,7 @@ class StoredPatches:
         return labels
 
     def read(self, rows: slice) -> NDArray[np.float32]:
-        """Return the vectors (n, n_features) of some patches."""
+        """Return the vectors (n, n_features) of the patches in these rows."""
         # Opened each time, as pages of an open memory map count as memory of the process.
         return PATCH_FEATURES[self.features](self._open()[rows])
 

@@ -1,4 +1,4 @@
-"""Placeholder image of a feature file, with positions of patches and white pixels."""
+"""White placeholder image for a feature file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .feature_file import check_has_positions, is_feature_file, open_features
 
 
 class PlaceholderImage:
-    """Image source without pixels, of the slide's size; maps are drawn on it."""
+    """Image source of white pixels in place of the slide of a feature file, as `ImageSource`."""
 
     memory_bytes = 0
     overview_downsample: float | None = None
@@ -40,7 +40,7 @@ class PlaceholderImage:
         return np.full((*shape, 3), 255, np.uint8)
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
-        """Return a white thumbnail."""
+        """Return a white thumbnail of at most `longest_side` pixels."""
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
     def is_region_invariant(self, downsample: float) -> bool:
@@ -60,6 +60,7 @@ class PlaceholderImage:
 
 
 def _open_feature_file(path: Path, mpp: float | None) -> PlaceholderImage | None:
+    """Open a feature file; return None for other files."""
     if is_feature_file(path):
         return PlaceholderImage(path, mpp)
     check_has_positions(path)

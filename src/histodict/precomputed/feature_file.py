@@ -1,6 +1,6 @@
 """Feature files: precomputed vectors of the patches of a slide, with positions and no pixels.
 
-FORMATS has a function for each suffix that opens a file as `Content`; the content is checked here.
+The functions in FORMATS open a file as `FeatureContent`; this module checks the content.
 
     features   (n, length) or (1, n, length), floating point
     coords     (n, 2) or (1, n, 2): x and y of the patches' upper left corners, in level-0 pixels
@@ -8,9 +8,9 @@ FORMATS has a function for each suffix that opens a file as `Content`; the conte
                target_magnification, level0_width, level0_height, encoder; in CLAM patch_level and
                downsample
 
-See the source of TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features), which
-writes None as the text 'None', and of CLAM (file_utils.py: save_hdf5; extract_features_fp.py, whose
-features have no attributes; WholeSlideImage.py, whose coords have).
+Sources: TRIDENT (IO.py: coords_to_h5, save_h5; WSI.py: extract_patch_features) writes None as the
+text 'None'. CLAM writes features without attributes (extract_features_fp.py) and coords with
+attributes (WholeSlideImage.py), both with save_hdf5 (file_utils.py).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from .formats import (
     FEATURES,
     HISTODICT_ATTRIBUTE,
     MAX_LENGTH,
-    Content,
+    FeatureContent,
     format_errors,
     open_hdf5,
     open_npz,
     open_zarr,
     to_python,
 )
-from .hdf5_check import check_whole
+from .hdf5_check import check_array_size
 
 # Functions that open a feature file, by its suffix.
-FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
+FORMATS: dict[str, Callable[[Path], AbstractContextManager[FeatureContent]]] = {
     ".h5": open_hdf5,
     ".h5ad": open_hdf5,
     ".hdf5": open_hdf5,
@@ -53,12 +53,12 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Content]]] = {
     ".zarr": open_zarr,
 }
 _TENSORS = (".pt", ".pth")
-_DEFAULT_SIDE_PX = 256  # of a patch without metadata or neighbours
+_DEFAULT_SIDE_PX = 256  # of a patch, if neither attributes nor coords determine it
 _BLOCK_BYTES = 8 * 2**20
 _MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes mean damage
-_MAX_GAP = 8  # unneeded rows that are read with those before and after them
-_MAX_CHARACTERS = 300  # characters of a name
-_MAX_DIFFERENCE = 0.1  # relative, of magnifications, as pixel sizes of images differ
+_MAX_GAP = 8  # maximum difference of row numbers that are read together
+_MAX_CHARACTERS = 300  # of a name
+_MAX_DIFFERENCE = 0.1  # relative, of equal magnifications
 
 
 class FeatureFile:
@@ -66,60 +66,59 @@ class FeatureFile:
 
     Attributes
     ----------
+    n_rows : number of vectors
     size : (width, height) of the slide in level-0 pixels; None if the file does not state it
-    offset : position of the image's (0, 0) in the coords, in files written by histodict
+    mpp : µm per level-0 pixel; None if the file does not state it
+    offset : (x, y) of the image's upper left pixel in the coords; (0, 0) in other programs' files
     settings : settings of a file written by `histodict features`; else empty
-    missing_chunks : number of missing chunks, which are read as their fill value
+    metadata : length of the vectors, encoder and magnification
+    missing_chunks : number of missing chunks, which are read as the fill value
     """
 
-    def __init__(self, path: Path, content: Content) -> None:
+    def __init__(self, path: Path, content: FeatureContent) -> None:
         self.path = path
-        self._features, self._is_nested = _read_features(path, content.features)
+        self._features, self._has_leading_axis = _read_features(path, content.features)
         self.n_rows, length = self._features.shape[-2:]
         _check_shape(path, content.coords, self.n_rows)
         self.missing_chunks = content.missing[0]
         self._coords, self._are_centres = content.coords, content.are_centres
-        self._metadata = Metadata(path, content.attributes, content.names)
-        self.settings = self._metadata.settings
-        self.size = self._metadata.size
-        self.mpp = self._metadata.mpp
-        self.offset = self._metadata.offset
-        self.origin = FeatureMetadata(
-            length, self._metadata.encoder, self._metadata.patch_px, self._metadata.magnification
-        )
+        self._attributes = known = FileAttributes(path, content.attributes, content.names)
+        self.settings, self.offset = known.settings, known.offset
+        self.size, self.mpp = known.size, known.mpp
+        self.metadata = FeatureMetadata(length, known.encoder, known.patch_px, known.magnification)
 
     @cached_property
     def coords(self) -> NDArray[np.int64]:
-        """(n, 2) of int64: level-0 x and y of the patches' upper left corners."""
+        """(n, 2), x and y of the patches' upper left corners in level-0 pixels."""
         with format_errors(self.path):
             positions = np.asarray(self._coords[...]).reshape(-1, 2)
         if self._are_centres:
             # A round spot may extend beyond the border of the image.
-            positions = np.maximum(np.rint(positions - (self._metadata.side or 0.0) / 2), 0)
+            positions = np.maximum(np.rint(positions - (self._attributes.side or 0.0) / 2), 0)
         if not ((positions >= 0) & (positions <= MAX_LENGTH)).all():
-            raise _no_pixels(self.path)
+            raise _coords_error(self.path)
         coords = np.rint(positions).astype(np.int64)
-        check_coordinates(self.path, coords, self.size, self._metadata.step)
+        check_coordinates(self.path, coords, self.size, self._attributes.step)
         return coords
 
     @cached_property
     def side(self) -> float:
-        """Side of a patch in level-0 pixels, from the file or derived from the coords."""
-        return self._metadata.side or self.step or _DEFAULT_SIDE_PX
+        """Side of a patch in level-0 pixels, from the attributes or the coords."""
+        return self._attributes.side or self.step or _DEFAULT_SIDE_PX
 
     @property
     def overlap(self) -> float:
         """Overlap of patches in level-0 pixels."""
-        return self._metadata.overlap(self.side)
+        return self._attributes.overlap(self.side)
 
     @cached_property
     def step(self) -> float | None:
-        """Most frequent distance of neighbours in a row or a column; None without neighbours."""
-        return modal_step(self.coords)[0]
+        """Most frequent distance of neighbouring patches in level-0 pixels; None without any."""
+        return most_frequent_step(self.coords)[0]
 
     @property
     def extent(self) -> tuple[int, int]:
-        """(width, height) of the image, from the file or from the extent of the patches."""
+        """(width, height) of the image in level-0 pixels, from the attributes or the patches."""
         width, height = self.size or self._max_extent()
         extent = width - self.offset[0], height - self.offset[1]
         if min(extent) < 1:
@@ -135,9 +134,9 @@ class FeatureFile:
         return x, y
 
     def read(self, rows: slice) -> NDArray[np.float32]:
-        """Return vectors (n, length); raise ImageError for values that are not finite."""
+        """Return vectors (n, length) as float32; raise ImageError if a value is not finite."""
         with format_errors(self.path):
-            found = self._features[0, rows] if self._is_nested else self._features[rows]
+            found = self._features[0, rows] if self._has_leading_axis else self._features[rows]
             vectors = np.asarray(found).astype(np.float32)
         bad = ~np.isfinite(vectors).all(axis=1)
         if bad.any():
@@ -148,9 +147,9 @@ class FeatureFile:
             )
         return vectors
 
-    def read_some(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of these rows, in this order; adjacent rows are read together."""
-        found = np.empty((len(rows), self.origin.length), np.float32)
+    def read_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors with these row numbers, in this order."""
+        found = np.empty((len(rows), self.metadata.length), np.float32)
         order = np.argsort(rows, kind="stable")
         ends = np.flatnonzero(np.diff(rows[order]) > _MAX_GAP) + 1
         for run in np.split(order, ends) if len(rows) else ():
@@ -159,16 +158,16 @@ class FeatureFile:
         return found
 
     def blocks(self) -> Iterator[slice]:
-        """Yield slices of rows that cover the file, of a few megabytes each."""
-        step = max(1, _BLOCK_BYTES // (4 * self.origin.length))
+        """Yield successive slices of rows, whose vectors have a few megabytes each."""
+        step = max(1, _BLOCK_BYTES // (4 * self.metadata.length))
         for start in range(0, self.n_rows, step):
             yield slice(start, min(start + step, self.n_rows))
 
     def check(self) -> None:
-        """Read the whole file; raise ImageError if no model can learn from it."""
+        """Read the whole file; raise ImageError if it has no vectors or invalid values."""
         if not self.n_rows:
             raise ImageError(f"{self.path}: contains no vectors, because no tissue was detected")
-        assert self.coords is not None  # reading them checks them
+        assert self.coords is not None  # reads and checks them
         for rows in self.blocks():
             self.read(rows)
 
@@ -188,13 +187,13 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
 
 
 def check_features(path: Path) -> None:
-    """Read a whole file; raise ImageError if no model can learn from it."""
+    """Read a whole feature file; raise ImageError if it has no vectors or invalid values."""
     with open_features(path) as file:
         file.check()
 
 
 def check_has_slide_size(path: Path) -> None:
-    """Raise ImageError if a feature file lacks the size of its slide, which masks require."""
+    """Raise ImageError if a feature file does not state the size of the slide; masks need it."""
     with open_features(path) as file:
         if file.size is None:
             raise ImageError(
@@ -204,14 +203,14 @@ def check_has_slide_size(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """Return whether a path is a feature file; Zarr folders need an array `features`."""
+    """Return whether a path has the suffix of a feature file and, in Zarr, an array `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
 
 
 def check_has_positions(path: Path) -> None:
-    """Raise ImageError for PyTorch files, which CLAM and others write beside the feature files."""
+    """Raise ImageError if a path has the suffix of a PyTorch file, which has no positions."""
     if path.suffix.lower() not in _TENSORS:
         return
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
@@ -222,16 +221,16 @@ def check_has_positions(path: Path) -> None:
 
 
 def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
-    """Return the common metadata of all feature files among the paths; None without such files.
+    """Return the common metadata of the feature files among the paths; None without such files.
 
-    Raise ImageError if encoders differ, as a model would learn their difference.
+    Raise ImageError if two files differ in their metadata, such as the encoder.
     """
     first, common = None, None
     for path in paths:
         if not is_feature_file(path):
             continue
         assert isinstance(path, Path)
-        metadata = _origin_of(path, repr(file_key(path)) if exists(path) else "")
+        metadata = _read_metadata(path, repr(file_key(path)) if exists(path) else "")
         if common is None:
             first, common = path, metadata
         differences = metadata.differences(common)
@@ -240,23 +239,23 @@ def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
                 f"{path}: the features differ from those of {first} "
                 f"({'; '.join(differences)}); use files with the same settings"
             )
-        common = common.filled_from(metadata)
+        common = common.fill_from(metadata)
     return common
 
 
 @lru_cache(maxsize=100_000)
-def _origin_of(path: Path, state: str) -> FeatureMetadata:
+def _read_metadata(path: Path, state: str) -> FeatureMetadata:
     with open_features(path) as file:
-        return file.origin
+        return file.metadata
 
 
 # --- arrays -------------------------------------------------------------------------------------
 
 
 def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
-    """Return the vectors, and whether they have a leading axis of length 1."""
+    """Check the array of vectors; return it, and whether it has a leading axis of length 1."""
     shape = tuple(vectors.shape)
-    is_nested = len(shape) == 3 and shape[0] == 1
+    has_leading_axis = len(shape) == 3 and shape[0] == 1
     if len(shape) == 1:
         raise ImageError(
             f"{path}: contains one vector of {shape[0]} values for the whole slide; the "
@@ -267,14 +266,15 @@ def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
             f"{path}: the header specifies {shape[-2]} vectors of {shape[-1]} values, more "
             "than supported; the file is damaged or not a feature file"
         )
-    if (len(shape) != 2 and not is_nested) or not shape[-1]:
+    if (len(shape) != 2 and not has_leading_axis) or not shape[-1]:
         raise ImageError(f"{path}: features must have shape (n_patches, n_features), not {shape}")
     if np.dtype(vectors.dtype).kind != "f":
         raise ImageError(f"{path}: features must be floating-point numbers, not {vectors.dtype}")
-    return vectors, is_nested
+    return vectors, has_leading_axis
 
 
 def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
+    """Raise ImageError if coords are missing or have a wrong shape or data type."""
     if coords is None:
         raise ImageError(
             f"{path}: the array 'coords' is missing; it contains x and y of each patch in "
@@ -287,23 +287,23 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
         )
     dtype = np.dtype(coords.dtype)
     if dtype.kind not in "iuf":
-        raise _no_pixels(path)
+        raise _coords_error(path)
     try:  # coords are read as a whole
-        check_whole("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
+        check_array_size("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
     except ValueError as error:
         raise ImageError(f"{path}: {error}") from error
 
 
-def _no_pixels(path: Path) -> ImageError:
+def _coords_error(path: Path) -> ImageError:
     return ImageError(
         f"{path}: coords must be level-0 pixels: whole numbers from 0 to {MAX_LENGTH:,}"
     )
 
 
-def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
-    """Return the most frequent distance of neighbouring patches, and its relative frequency.
+def most_frequent_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
+    """Return the most frequent distance of neighbours in a row or column, and its frequency.
 
-    Neighbours are in the same row or column. The distance is None without neighbours.
+    The distance (level-0 pixels) is None without neighbours; the frequency is a fraction.
     """
     distances = []
     for along, across in ((0, 1), (1, 0)):
@@ -321,7 +321,10 @@ def modal_step(coords: NDArray[np.int64]) -> tuple[float | None, float]:
 def check_coordinates(
     path: Path, coords: NDArray[np.int64], size: tuple[int, int] | None, distance: float | None
 ) -> None:
-    """Raise ImageError if coords contradict the slide's `size` or the `distance` of neighbours."""
+    """Raise ImageError if coords contradict the size of the slide or the distance of neighbours.
+
+    Both are in level-0 pixels, and None if unknown.
+    """
     if len(coords) > 1 and (coords == coords[0]).all():
         raise ImageError(
             f"{path}: all {len(coords)} patches have the same coords, "
@@ -333,7 +336,7 @@ def check_coordinates(
             f"{path}: the coords extend to ({x}, {y}), but the slide has {size[0]} x "
             f"{size[1]} pixels (level0_width, level0_height); coords must be level-0 pixels"
         )
-    step, frequency = modal_step(coords)
+    step, frequency = most_frequent_step(coords)
     if distance is not None and step is not None and step < distance / 2 and frequency > 0.5:
         raise ImageError(
             f"{path}: the distance of patches is {distance:g} pixels by the attributes "
@@ -347,14 +350,14 @@ def check_coordinates(
 
 @dataclass(frozen=True)
 class FeatureMetadata:
-    """Metadata of vectors; known values must be equal for all files of a model.
+    """Metadata of vectors, None if unknown; all files of a model must have the same.
 
     Attributes
     ----------
     length : length of a vector
     encoder : name of the encoder
-    patch_px : side of a patch in pixels, at `magnification`
-    magnification : magnification at which patches were cut
+    patch_px : side of a patch in pixels at `magnification`
+    magnification : magnification of the patches
     """
 
     length: int
@@ -363,21 +366,21 @@ class FeatureMetadata:
     magnification: float | None = None
 
     def differences(self, other: FeatureMetadata) -> list[str]:
-        """Describe the differences of values that are known in both."""
+        """Describe each value that is known, and different, in both."""
         pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return [
             f"{_DESCRIPTIONS[name]} {own}, not {known}"
             for name, own, known in pairs
-            if own is not None and known is not None and not _alike(own, known)
+            if own is not None and known is not None and not _are_equal(own, known)
         ]
 
-    def filled_from(self, other: FeatureMetadata) -> FeatureMetadata:
-        """Return a copy with unknown values taken from the other."""
+    def fill_from(self, other: FeatureMetadata) -> FeatureMetadata:
+        """Return a copy in which unknown values are taken from `other`."""
         known = asdict(other) | self.to_dict()
         return replace(self, **known)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the known values."""
+        """Return the known values by attribute name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
@@ -396,8 +399,8 @@ class FeatureMetadata:
         return metadata
 
 
-def _alike(own: Any, known: Any) -> bool:
-    """Compare values; magnifications derived from pixel sizes differ slightly by scanner."""
+def _are_equal(own: Any, known: Any) -> bool:
+    """Return whether values are equal; floats (magnifications) may differ by 10 %."""
     return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
 
 
@@ -414,52 +417,50 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class _Range:
-    """Numbers from `low` to `high`; integers if `whole`."""
+    """Range of the numbers from `low` to `high`; only whole numbers if `is_whole`."""
 
     low: float
     high: float
-    whole: bool = False
+    is_whole: bool = False
 
     def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
+        kind = "a whole number" if self.is_whole else "a number"
         return f"{kind} from {self.low:,.12g} to {self.high:,.12g}"
 
     def __contains__(self, number: float) -> bool:
         is_inside = self.low <= number <= self.high  # False for NaN
-        return is_inside and (not self.whole or number == round(number))
+        return is_inside and (not self.is_whole or number == round(number))
 
 
-# Ranges of attributes, all optional.
+# Ranges of the numeric attributes, which are all optional.
 _RANGES = {
-    "patch_size": _Range(1, MAX_LENGTH, whole=True),
+    "patch_size": _Range(1, MAX_LENGTH, is_whole=True),
     "patch_size_level0": _Range(1, MAX_LENGTH),
-    "overlap": _Range(-MAX_LENGTH, MAX_LENGTH, whole=True),
+    "overlap": _Range(-MAX_LENGTH, MAX_LENGTH, is_whole=True),
     "target_magnification": _Range(1e-3, 1e4),
-    "level0_width": _Range(1, MAX_LENGTH, whole=True),
-    "level0_height": _Range(1, MAX_LENGTH, whole=True),
+    "level0_width": _Range(1, MAX_LENGTH, is_whole=True),
+    "level0_height": _Range(1, MAX_LENGTH, is_whole=True),
     "level0_mpp": _Range(1e-4, 1e4),
-    "patch_level": _Range(0, 100, whole=True),
+    "patch_level": _Range(0, 100, is_whole=True),
     "downsample": _Range(1e-3, 1e6),
     "custom_downsample": _Range(1e-3, 1e6),
 }
 
 
-class Metadata:
-    """Validated attributes of a feature file; ImageError names the file and an invalid attribute.
+class FileAttributes:
+    """Validated attributes of a feature file; ImageError is raised if one is invalid.
 
     Parameters
     ----------
     path : feature file, for messages
-    attributes : values by the names above; unknown names and missing values (None, or the text
-        'None' of TRIDENT) are ignored
-    names : names of attributes in this file, for messages, if they differ from those above
+    attributes : values by name as in `_RANGES`; unknown names and None are ignored
+    names : other names of attributes in the file, for messages
 
     Attributes
     ----------
-    patch_px : side of a patch in pixels, at the magnification it was cut at
-    side : side of a patch in level-0 pixels
-    size : (width, height) of the slide in level-0 pixels
-    settings : settings of a file that `histodict features` wrote; else empty
+    encoder, magnification, patch_px : as in `FeatureMetadata`
+    side : side of a patch in level-0 pixels; None if unknown
+    size, mpp, settings : as in `FeatureFile`
     """
 
     def __init__(
@@ -468,45 +469,42 @@ class Metadata:
         self._path, self._names = path, names or {}
         plain = {name: to_python(value) for name, value in attributes.items()}
         found = {
-            name: self._number(name, plain[name], allowed)
+            name: self._read_number(name, plain[name], allowed)
             for name, allowed in _RANGES.items()
             if plain.get(name) is not None
         }
         self._found = found
-        self.encoder = self._name("encoder", plain.get("encoder"))
-        self.settings = self._settings(plain.get(HISTODICT_ATTRIBUTE))
+        self.encoder = self._read_name("encoder", plain.get("encoder"))
+        self.settings = self._read_settings(plain.get(HISTODICT_ATTRIBUTE))
         self.mpp = found.get("level0_mpp")
         self.magnification = found.get("target_magnification")
         self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
-        self.side = self._side()
-        self.size = self._size()
+        self.side = self._read_side()
+        self.size = self._read_size()
         overlap = found.get("overlap", 0.0)
         if self.patch_px is not None and overlap >= self.patch_px:
             raise self._error("overlap", overlap, f"less than patch_size ({self.patch_px})")
 
     @property
     def offset(self) -> tuple[int, int]:
-        """Position of the image's (0, 0) in the coords."""
+        """(x, y) of the image's upper left pixel in the coords."""
         x, y = self.settings.get("offset", (0, 0))
         return x, y
 
     def overlap(self, side: float) -> float:
-        """Return the overlap of patches in level-0 pixels; attributes give it in patch pixels."""
+        """Return the overlap of patches of this `side`, both in level-0 pixels."""
         overlap = self._found.get("overlap", 0.0)
         return overlap * side / self.patch_px if self.patch_px else 0.0
 
     @property
     def step(self) -> float | None:
-        """Distance of neighbouring patches in level-0 pixels; None if side or overlap is unknown.
-
-        Files of CLAM, with one grid per piece of tissue, state no overlap.
-        """
+        """Distance of neighbouring patches in level-0 pixels; None if unknown, as for CLAM."""
         if self.side is None or "overlap" not in self._found:
             return None
         return self.side - self.overlap(self.side)
 
-    def _side(self) -> float | None:
-        """Return the side of a patch; CLAM gives it in pixels of a level, with the downsample."""
+    def _read_side(self) -> float | None:
+        """Return the side of a patch in level-0 pixels, for CLAM from patch_size and downsample."""
         side = self._found.get("patch_size_level0")
         if side is None and self.patch_px is not None and "patch_level" in self._found:
             downsample = self._found.get("downsample")
@@ -519,7 +517,7 @@ class Metadata:
                     raise self._error("downsample", downsample, f"{expected} level-0 pixels")
         return side
 
-    def _size(self) -> tuple[int, int] | None:
+    def _read_size(self) -> tuple[int, int] | None:
         lengths = [self._found.get(name) for name in ("level0_width", "level0_height")]
         if lengths[0] is None or lengths[1] is None:
             return None
@@ -532,10 +530,10 @@ class Metadata:
             )
         return size
 
-    def _number(self, name: str, value: Any, allowed: _Range) -> float:
-        """Return a number in its range; CLAM gives one for x and one for y, which must agree."""
+    def _read_number(self, name: str, value: Any, allowed: _Range) -> float:
+        """Return a number in the range `allowed`; of two numbers (x and y, in CLAM) the first."""
         parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
-        numbers = [_as_number(part) for part in parts]
+        numbers = [_to_float(part) for part in parts]
         if any(number is None or number not in allowed for number in numbers):
             raise self._error(name, value, str(allowed))
         first, last = numbers[0], numbers[-1]
@@ -544,21 +542,22 @@ class Metadata:
             raise self._error(name, value, "equal for x and y")
         return first
 
-    def _text(self, name: str, value: Any) -> str | None:
+    def _read_text(self, name: str, value: Any) -> str | None:
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
         if value is not None and not isinstance(value, str):
             raise self._error(name, value, "text")
         return value or None
 
-    def _name(self, name: str, value: Any) -> str | None:
-        """Return a short text of one line."""
-        text = self._text(name, value)
+    def _read_name(self, name: str, value: Any) -> str | None:
+        """Return a text; raise ImageError if it is long or has several lines."""
+        text = self._read_text(name, value)
         if text is not None and not (text.isprintable() and len(text) <= _MAX_CHARACTERS):
             raise self._error(name, text, f"one line of at most {_MAX_CHARACTERS} characters")
         return text
 
-    def _settings(self, value: Any) -> dict[str, Any]:
-        text = self._text(HISTODICT_ATTRIBUTE, value)
+    def _read_settings(self, value: Any) -> dict[str, Any]:
+        """Parse the attribute with the settings of `histodict features`, as JSON."""
+        text = self._read_text(HISTODICT_ATTRIBUTE, value)
         if text is None:
             return {}
         try:
@@ -585,7 +584,7 @@ class Metadata:
         )
 
 
-def _as_number(value: Any) -> float | None:
+def _to_float(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     try:

@@ -1,6 +1,6 @@
 """Formats of feature files: HDF5 of TRIDENT and CLAM, AnnData, Zarr, and NumPy .npz.
 
-Each is opened as `Content`; h5py and zarr are needed for their formats only.
+Files are opened as `FeatureContent`. HDF5 and AnnData need h5py, Zarr needs zarr.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..utils.validation import import_optional
 from .hdf5_check import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
-    check_chunk,
+    check_array_size,
+    check_chunk_size,
     check_dataset,
     check_in_subprocess,
     check_links,
-    check_whole,
-    missing_chunks,
+    count_missing_chunks,
 )
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ LIBRARIES = {".h5": "h5py", ".h5ad": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 @dataclass(frozen=True)
-class Content:
-    """Content of a file, not yet checked; see `feature_file` for its requirements.
+class FeatureContent:
+    """Content of a feature file, not yet checked; `feature_file` describes the requirements.
 
     Attributes
     ----------
-    features, coords : arrays, or objects with a shape and a dtype that return an array for a slice
-        of rows and are read when they are indexed; coords may be None
+    features, coords : arrays, or objects with `shape` and `dtype` that read an array when they are
+        indexed; None if missing
     attributes : values by attribute name
-    missing : numbers of missing and of all chunks
-    names : names of the attributes in this file, for messages, if they differ
+    missing : (number of missing chunks, number of chunks)
+    names : name in the file of each attribute whose key in `attributes` is different, for messages
     are_centres : whether the coords are the centres of patches, not their upper left corners
     """
 
@@ -80,16 +80,16 @@ class Content:
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[Content]:
-    """Open a file of TRIDENT or CLAM, or of AnnData (.h5ad)."""
-    _library("h5py", path)
+def open_hdf5(path: Path) -> Iterator[FeatureContent]:
+    """Open an HDF5 file of TRIDENT or CLAM, or an AnnData file (.h5ad)."""
+    _import_library("h5py", path)
     check_in_subprocess(path, try_hdf5)
     with _open_hdf5(path) as content:
         yield content
 
 
 def try_hdf5(path: str) -> None:
-    """Open an HDF5 file and read a sample of its arrays, to detect damage in a child process."""
+    """Read the coords and one vector of an HDF5 file, to detect damage in a child process."""
     with _open_hdf5(Path(path)) as content:
         content.features[:1]
         if content.coords is not None:
@@ -97,8 +97,8 @@ def try_hdf5(path: str) -> None:
 
 
 @contextmanager
-def _open_hdf5(path: Path) -> Iterator[Content]:
-    h5py = _library("h5py", path)
+def _open_hdf5(path: Path) -> Iterator[FeatureContent]:
+    h5py = _import_library("h5py", path)
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -123,11 +123,11 @@ def _open_hdf5(path: Path) -> Iterator[Content]:
 
 
 def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
-    """Return numbers of missing and of all chunks of HDF5 arrays; raise if chunks are too large."""
+    """Return the numbers of missing and of all chunks of HDF5 datasets, after `check_dataset`."""
     found = []
     for dataset in datasets:
         check_dataset(dataset, path.stat().st_size)
-        found.append(missing_chunks(dataset))
+        found.append(count_missing_chunks(dataset))
     return sum(n for n, _ in found), sum(n for _, n in found)
 
 
@@ -135,12 +135,12 @@ def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
 
 
 @contextmanager
-def open_zarr(path: Path) -> Iterator[Content]:
+def open_zarr(path: Path) -> Iterator[FeatureContent]:
     """Open a Zarr folder with the arrays `features` and `coords`."""
-    _library("zarr", path)
+    _import_library("zarr", path)
     from ..images.zarr_store import ZarrFolder
 
-    check = partial(_check_pieces, file_bytes(path))
+    check = partial(_check_chunks, file_bytes(path))
     with format_errors(path):
         folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays
@@ -151,12 +151,15 @@ def open_zarr(path: Path) -> Iterator[Content]:
         )
         attribute_sets = [folder.attributes(name) for name in ("", *opened)]
         content = _merged_content(path, names, {}, vectors, coords, attribute_sets)
-        missing = sum(x.missing for x in opened.values()), sum(x.chunks for x in opened.values())
+        missing = (
+            sum(x.n_missing for x in opened.values()),
+            sum(x.n_chunks for x in opened.values()),
+        )
     yield replace(content, missing=missing)
 
 
 class _ZarrRows:
-    """Zarr array whose errors name the file."""
+    """Zarr array that raises ImageError with the name of the file."""
 
     def __init__(self, path: Path, array: Any) -> None:
         self._path, self._array = path, array
@@ -167,9 +170,10 @@ class _ZarrRows:
             return np.asarray(self._array[rows])
 
 
-def _check_pieces(n_bytes: int, path: str, metadata: ZarrArray) -> None:
-    check_chunk(path, metadata.piece_bytes, n_bytes)
-    n_chunks = math.prod(metadata.grid) * math.prod(metadata.pieces_per_shard)
+def _check_chunks(file_bytes: int, path: str, metadata: ZarrArray) -> None:
+    """Raise an error if the chunks of the array at `path` are too large or too many."""
+    check_chunk_size(path, metadata.inner_chunk_bytes, file_bytes)
+    n_chunks = math.prod(metadata.grid) * math.prod(metadata.chunks_per_shard)
     if n_chunks > MAX_CHUNKS:
         raise UnreadableContentError(
             f"the array {path!r} has {n_chunks} chunks, more than {MAX_CHUNKS}; save it again "
@@ -187,8 +191,11 @@ def _merged_content(
     vectors: Any,
     coords: Any,
     attribute_sets: Sequence[Mapping[str, Any]] = (),
-) -> Content:
-    """Merge attributes of the file, the features and the coords; the latter take precedence."""
+) -> FeatureContent:
+    """Return the content with the attributes of the file, the features and the coords.
+
+    Later ones take precedence. `attribute_sets` replaces `attributes` and those of the arrays.
+    """
     if vectors is None:
         available = ", ".join(sorted(names)) or "none"
         raise ImageError(f"{path}: no array {FEATURES!r}; the file has: {available}")
@@ -197,17 +204,18 @@ def _merged_content(
         *(getattr(x, "attrs", {}) for x in (vectors, coords)),
     ]
     values = {name: source[name] for source in attribute_sets for name in ATTRIBUTES & set(source)}
-    return Content(vectors, coords, values)
+    return FeatureContent(vectors, coords, values)
 
 
 def check_libraries(paths: Iterable[Any]) -> None:
-    """Raise ImageError if feature files are listed and the package that reads them is missing."""
+    """Raise ImageError if a package is missing that reads feature files among the paths."""
     first_of = {path.suffix.lower(): path for path in paths if isinstance(path, Path)}
     for suffix in LIBRARIES.keys() & first_of:
-        _library(LIBRARIES[suffix], first_of[suffix])
+        _import_library(LIBRARIES[suffix], first_of[suffix])
 
 
-def _library(name: str, path: Path) -> Any:
+def _import_library(name: str, path: Path) -> Any:
+    """Import a package; raise ImageError, which names the file `path`, if it is missing."""
     try:
         return import_optional(name, _EXTRA, str(path))
     except ImportError as error:
@@ -216,7 +224,7 @@ def _library(name: str, path: Path) -> Any:
 
 @contextmanager
 def format_errors(path: Path) -> Iterator[None]:
-    """Convert errors of libraries on damaged files to an ImageError that names the file."""
+    """Convert exceptions of libraries, on damaged files, to ImageError with the file name."""
     try:
         yield
     except (FileNotFoundError, PermissionError, MemoryError, ImageError):
@@ -231,7 +239,7 @@ def format_errors(path: Path) -> Iterator[None]:
 
 
 def to_python(value: Any) -> Any:
-    """Convert a value of HDF5, NumPy or Zarr to Python; missing values become None."""
+    """Convert an attribute of HDF5, NumPy or Zarr to Python; missing and "None" become None."""
     if getattr(value, "shape", ()) is None:  # h5py.Empty, which anndata writes for None
         return None
     if isinstance(value, np.generic | np.ndarray):
@@ -245,24 +253,24 @@ def to_python(value: Any) -> Any:
 
 def write_hdf5(
     path: Path,
-    parts: Iterable[tuple[NDArray[Any], NDArray[np.int64]]],
+    blocks: Iterable[tuple[NDArray[Any], NDArray[np.int64]]],
     dtype: type,
     attributes: Mapping[str, Mapping[str, Any]],
 ) -> int:
-    """Write vectors and coords part by part, with the names of TRIDENT; return their number.
+    """Write a feature file with the names of TRIDENT, and return the number of vectors.
 
-    Without any vectors no dataset is written, as their length is unknown.
+    Without vectors no dataset is written, as the length of a vector is unknown.
 
     Parameters
     ----------
     path : new file
-    parts : pairs of vectors and coords
+    blocks : successive blocks of vectors (n, length) and coords (n, 2)
     dtype : type of the stored vectors
-    attributes : attributes of features, of coords and, under "", of the file itself
+    attributes : attributes by name of the dataset; "" for the file itself
     """
-    h5py = _library("h5py", path)
+    h5py = _import_library("h5py", path)
     with h5py.File(path, "w") as file:
-        for vectors, coords in parts:
+        for vectors, coords in blocks:
             for name, rows in ((FEATURES, vectors.astype(dtype)), (COORDS, coords)):
                 if name not in file:
                     chunk = (min(_CHUNK_ROWS, len(rows)), rows.shape[1])
@@ -278,10 +286,10 @@ def write_hdf5(
 
 
 # --- AnnData ------------------------------------------------------------------------------------
-# Vectors are in obsm["features"] if it exists, else in X; only the requested rows of a sparse X
-# are decompressed. obsm["spatial"] holds the centres of patches, as in Visium and squidpy, in
-# level-0 pixels, and uns["spatial"] the width of a patch. In files of LazySlide (wsidata), which
-# have uns["tile_spec"], they are the upper left corners.
+# Vectors are in obsm["features"] or, without it, in X; only the requested rows of a sparse X are
+# decompressed. obsm["spatial"] contains the centres of patches in level-0 pixels, as in Visium and
+# squidpy, and uns["spatial"] the side of a patch. In files of LazySlide (wsidata), which have
+# uns["tile_spec"], obsm["spatial"] contains the upper left corners.
 
 _SPATIAL = "spatial"
 # Origin of attributes, for messages.
@@ -296,11 +304,11 @@ _LAZYSLIDE_NAMES = {
     "target_magnification": "uns['tile_spec'] (magnification from mpp or base_downsample)",
     "level0_mpp": "uns['slide_properties']['mpp']",
 }
-_MAX_VALUES = 100  # of an element that should hold one or two numbers
+_MAX_VALUES = 100  # of a dataset that should contain one or two numbers
 
 
 def _anndata_arrays(file: Any) -> list[Any]:
-    """Return the arrays that hold vectors and positions."""
+    """Return the datasets of an AnnData file that contain vectors and positions, or None."""
     vectors = file.get(f"obsm/{FEATURES}", file.get("X"))
     parts = [vectors, file.get(f"obsm/{_SPATIAL}")]
     if hasattr(vectors, "keys"):
@@ -308,7 +316,8 @@ def _anndata_arrays(file: Any) -> list[Any]:
     return parts
 
 
-def _anndata_content(path: Path, file: Any) -> Content:
+def _anndata_content(path: Path, file: Any) -> FeatureContent:
+    """Return the content of an open AnnData file."""
     if "obsm" not in file or ("X" not in file and FEATURES not in file["obsm"]):
         raise ImageError(f"{path}: not an AnnData file: X or obsm is missing")
     if _SPATIAL not in file["obsm"]:
@@ -326,17 +335,19 @@ def _anndata_content(path: Path, file: Any) -> Content:
     positions = np.asarray(coords[:, :2], dtype=np.float64) + offset
     names = _LAZYSLIDE_NAMES if are_corners else _ANNDATA_NAMES
     vectors = _anndata_features(path, file)
-    return Content(vectors, positions, attributes, names=names, are_centres=not are_corners)
+    return FeatureContent(vectors, positions, attributes, names=names, are_centres=not are_corners)
 
 
 def _check_read_whole(path: Path, dataset: Any) -> None:
+    """Raise ValueError if a dataset is not numeric, or too large to be read at once."""
     if np.dtype(dataset.dtype).kind not in "iuf":
         raise ValueError(f"{dataset.name} is not numeric")
     n_bytes = math.prod(dataset.shape) * dataset.dtype.itemsize
-    check_whole(dataset.name, n_bytes, path.stat().st_size)
+    check_array_size(dataset.name, n_bytes, path.stat().st_size)
 
 
 def _anndata_features(path: Path, file: Any) -> Any:
+    """Return the vectors of an open AnnData file, as a dataset or `_SparseRows`."""
     vectors = file["obsm"][FEATURES] if FEATURES in file["obsm"] else file["X"]
     kind = vectors.attrs.get("encoding-type", "array")
     if kind == "csr_matrix":
@@ -347,13 +358,13 @@ def _anndata_features(path: Path, file: Any) -> Any:
             f"{path}: unsupported encoding {short(kind)} of the vectors; supported are arrays "
             "and CSR matrices"
         )
-    if not isinstance(vectors, _library("h5py", path).Dataset):
+    if not isinstance(vectors, _import_library("h5py", path).Dataset):
         raise ImageError(f"{path}: the vectors are declared as an array, but are none")
     return vectors
 
 
 class _SparseRows:
-    """CSR matrix in a file; a slice of it is an array. Damage raises a ValueError."""
+    """CSR matrix in a file, whose slices are dense arrays; damage raises ValueError."""
 
     def __init__(self, group: Any) -> None:
         self.shape = tuple(int(n) for n in group.attrs["shape"])
@@ -382,28 +393,28 @@ class _SparseRows:
 
 
 def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float64], bool]:
-    """Return attributes, the image's OpenSlide offset, and whether coords are corners."""
-    uns = _group(file, "uns")
-    tiles = _group(uns, "tile_spec")
+    """Return attributes, the (x, y) of the image's first pixel, and whether coords are corners."""
+    uns = _get_group(file, "uns")
+    tiles = _get_group(uns, "tile_spec")
     if tiles is not None:
         return (
-            _lazyslide_attributes(path, tiles, _group(uns, "slide_properties")),
+            _lazyslide_attributes(path, tiles, _get_group(uns, "slide_properties")),
             np.zeros(2),
             True,
         )
     found: dict[str, Any] = {}
-    spatial = _group(uns, _SPATIAL)
+    spatial = _get_group(uns, _SPATIAL)
     for name in spatial if spatial is not None else ():
-        factors = _group(_group(spatial, name), "scalefactors")
-        found |= _values(factors, {"patch_size_level0": "spot_diameter_fullres"})
-    settings = _group(uns, "histodict")
-    found |= _values(settings, {"patch_size_level0": "patch_side", "level0_mpp": "mpp"})
-    geometry = _values(settings, {"offset": "offset", "size": "size"})
-    offset = _pair(path, "uns['histodict']['offset']", geometry.get("offset", (0, 0)), 0)
+        factors = _get_group(_get_group(spatial, name), "scalefactors")
+        found |= _read_values(factors, {"patch_size_level0": "spot_diameter_fullres"})
+    settings = _get_group(uns, "histodict")
+    found |= _read_values(settings, {"patch_size_level0": "patch_side", "level0_mpp": "mpp"})
+    geometry = _read_values(settings, {"offset": "offset", "size": "size"})
+    offset = _parse_pair(path, "uns['histodict']['offset']", geometry.get("offset", (0, 0)), 0)
     if "size" in geometry:
-        size = _pair(path, "uns['histodict']['size']", geometry["size"], 1)
+        size = _parse_pair(path, "uns['histodict']['size']", geometry["size"], 1)
         found |= dict(zip(("level0_width", "level0_height"), size + offset, strict=True))
-    digest = _values(settings, {"digest": "model_digest"}).get("digest")
+    digest = _read_values(settings, {"digest": "model_digest"}).get("digest")
     if isinstance(digest, bytes | str) and FEATURES not in file["obsm"]:
         text = digest.decode("utf-8", "replace") if isinstance(digest, bytes) else digest
         found["encoder"] = f"codes of the model {text[:12]}"
@@ -411,13 +422,10 @@ def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[
 
 
 def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
-    """Return attributes from `TileSpec` and `SlideProperties` of wsidata, used by LazySlide.
-
-    Its tiles have a side of `int(width * base_downsample)` level-0 pixels.
-    """
+    """Return attributes from the `TileSpec` and `SlideProperties` of LazySlide (wsidata)."""
     names = ("width", "height", "stride_width", "stride_height", "base_downsample", "mpp")
-    spec = _numbers(path, "tile_spec", tiles, names)
-    properties = _numbers(path, "slide_properties", slide, ("mpp", "magnification"))
+    spec = _read_numbers(path, "tile_spec", tiles, names)
+    properties = _read_numbers(path, "slide_properties", slide, ("mpp", "magnification"))
     for one, other in (("width", "height"), ("stride_width", "stride_height")):
         if spec.get(one) != spec.get(other):
             raise ImageError(
@@ -432,6 +440,7 @@ def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
         if "stride_width" in spec:
             found["overlap"] = width - spec["stride_width"]
         if downsample is not None:
+            # As LazySlide computes it.
             found["patch_size_level0"] = float(np.floor(width * downsample))
     if "mpp" in properties:
         found["level0_mpp"] = properties["mpp"]
@@ -442,17 +451,17 @@ def _lazyslide_attributes(path: Path, tiles: Any, slide: Any) -> dict[str, Any]:
         found["target_magnification"] = MAGNIFICATION_AT_1_UM / mpp
     elif downsample is not None and "magnification" in properties:
         found["target_magnification"] = properties["magnification"] / downsample
-    shape = _values(slide, {"shape": "shape"}).get("shape")
+    shape = _read_values(slide, {"shape": "shape"}).get("shape")
     if shape is not None:
-        height, width = _pair(path, "uns['slide_properties']['shape']", shape, 1)
+        height, width = _parse_pair(path, "uns['slide_properties']['shape']", shape, 1)
         found |= {"level0_width": width, "level0_height": height}
     return found
 
 
-def _numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> dict[str, float]:
-    """Return positive numbers of a group, without missing ones."""
+def _read_numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> dict[str, float]:
+    """Return the positive numbers with these names in a group, which is named `parent`."""
     found = {}
-    for name, value in _values(group, {name: name for name in names}).items():
+    for name, value in _read_values(group, {name: name for name in names}).items():
         plain = to_python(value)
         if plain is None:
             continue
@@ -462,7 +471,8 @@ def _numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> dict[
     return found
 
 
-def _pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
+def _parse_pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
+    """Return two whole numbers of at least `low`; raise ImageError for any other value."""
     expected = f"two whole numbers from {low} to {MAX_LENGTH:,}"
     plain = to_python(value)
     try:
@@ -480,14 +490,14 @@ def _error(path: Path, name: str, value: Any, expected: str) -> ImageError:
     )
 
 
-def _group(parent: Any, name: str) -> Any:
-    """Return the subgroup of this name; None if there is none."""
+def _get_group(parent: Any, name: str) -> Any:
+    """Return the subgroup with this name; None if it or the parent is missing."""
     found = parent.get(name) if parent is not None else None
     return found if hasattr(found, "keys") else None
 
 
-def _values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return values of a group by new names, without subgroups and missing names."""
+def _read_values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return values of a group, without missing ones; `names` maps new names to keys."""
     found = {}
     for name, key in names.items() if group is not None else ():
         dataset = group.get(key)
@@ -500,14 +510,14 @@ def _values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
 # --- .npz ---------------------------------------------------------------------------------------
 
 _SUFFIX = ".npy"
-_KINDS = (ZIP_STORED, ZIP_DEFLATED)  # the file determines the memory that LZMA takes
+_COMPRESSIONS = (ZIP_STORED, ZIP_DEFLATED)  # LZMA takes as much memory as the file states
 _MAX_HEADER_BYTES = 10_000
 _MAX_VALUE_BYTES = 2**20
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[Content]:
-    """Open an .npz file; only arrays of known names are read, attributes have one value each."""
+def open_npz(path: Path) -> Iterator[FeatureContent]:
+    """Open an .npz file with the arrays features and coords, and one array per attribute."""
     with ExitStack() as opened:
         try:
             file = opened.enter_context(ZipFile(path))
@@ -532,18 +542,18 @@ def open_npz(path: Path) -> Iterator[Content]:
 
 
 class _NpzArray:
-    """Array whose size is checked, and that is read whole at the first access."""
+    """Array in an .npz file, whose size is checked; it is read when it is first indexed."""
 
     def __init__(self, file: ZipFile, member: ZipInfo, file_bytes: int) -> None:
         self._file, self._member, self._file_bytes = file, member, file_bytes
-        if member.compress_type not in _KINDS:
+        if member.compress_type not in _COMPRESSIONS:
             raise ValueError(
                 f"{member.filename} has an unsupported compression; only deflate is supported"
             )
         with file.open(member) as stream:
-            # The length that the header states for itself may be gigabytes.
+            # Not all of the header: a damaged one may have gigabytes.
             head = BytesIO(stream.read(_MAX_HEADER_BYTES))
-        self.shape, self._is_fortran, self.dtype = _header(head)
+        self.shape, self._is_fortran, self.dtype = _read_header(head)
         self._start = head.tell()
         self.n_bytes = math.prod(self.shape) * self.dtype.itemsize
         if self.dtype.hasobject or self._start + self.n_bytes != member.file_size:
@@ -560,13 +570,13 @@ class _NpzArray:
         return found
 
     def value(self) -> NDArray[Any]:
-        """Return a small array, such as an attribute."""
+        """Return the array; raise ValueError if it is too large for an attribute."""
         if self.n_bytes > _MAX_VALUE_BYTES:
             raise ValueError(f"{self._member.filename} is too large for an attribute")
         return self[...]
 
     def _read(self) -> NDArray[Any]:
-        check_whole(self._member.filename, self.n_bytes, self._file_bytes)
+        check_array_size(self._member.filename, self.n_bytes, self._file_bytes)
         with self._file.open(self._member) as stream:
             stream.read(self._start)
             data = stream.read(self.n_bytes)
@@ -577,7 +587,8 @@ class _NpzArray:
         return values.reshape(self.shape[::-1]).T if is_fortran else values.reshape(self.shape)
 
 
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and data type of an .npy file."""
     version = npy.read_magic(stream)
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:

@@ -1,6 +1,6 @@
 """Checks of feature files before their values are read: memory, links, storage, missing chunks.
 
-Damaged HDF5 files may hang or abort the library, so files are first opened in a child process.
+The HDF5 library may hang or abort on damaged files, so they are first opened in a child process.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from ..images import slide_reader as slide_process
-from ..images.file_types import MAX_DEFLATE, ImageError, deflated_bytes
+from ..images.file_types import MAX_DEFLATE, ImageError, inflated_size
 from ..utils.files import file_key
 
 MAX_CHUNK_BYTES = 2**24
 MAX_ARRAY_BYTES = 2**27
 MAX_CHUNKS = 100_000  # per array, as they are read one by one
-_MAX_RATIO = 4  # compression ratio of feature vectors
-# Filters of the HDF5 library by their numbers, then those of h5py and hdf5plugin. Others take as
-# much memory as their parameters in the file say (szip, nbit, scaleoffset).
+_MAX_RATIO = 4  # maximum compression ratio of feature vectors
+# Accepted filters by number: those of the HDF5 library, then those of h5py and hdf5plugin. In
+# others (szip, nbit, scaleoffset), parameters in the file determine the memory.
 _DEFLATE = 1
 _FILTERS = {_DEFLATE: "gzip", 2: "shuffle", 3: "fletcher32"}
 _PLUGINS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
 _SPARE_BYTES = 2**26
 
 
-def check_chunk(name: str, n_bytes: int, file_bytes: int) -> None:
-    """Raise an error if a chunk is much larger than its file."""
+def check_chunk_size(name: str, n_bytes: int, file_bytes: int) -> None:
+    """Raise ValueError if a chunk of the array `name` has more bytes than the file can contain."""
     if n_bytes > max(MAX_CHUNK_BYTES, _MAX_RATIO * file_bytes):
         raise ValueError(
             f"a chunk of {name} needs {n_bytes >> 20} MiB of memory, but the file has "
@@ -38,8 +38,8 @@ def check_chunk(name: str, n_bytes: int, file_bytes: int) -> None:
         )
 
 
-def check_whole(name: str, n_bytes: int, file_bytes: int) -> None:
-    """Raise an error if an array that is read whole is much larger than its file."""
+def check_array_size(name: str, n_bytes: int, file_bytes: int) -> None:
+    """Raise ValueError if the array `name` has more bytes than the file can contain."""
     if n_bytes > max(MAX_ARRAY_BYTES, _MAX_RATIO * file_bytes):
         raise ValueError(
             f"{name} needs {n_bytes >> 20} MiB of memory, but the file has {file_bytes} "
@@ -48,7 +48,7 @@ def check_whole(name: str, n_bytes: int, file_bytes: int) -> None:
 
 
 def check_links(file: Any) -> None:
-    """Raise an error if a file refers to another file."""
+    """Raise ValueError if an open HDF5 file has links to other files."""
     h5l, h5o, h5d = (import_module(f"h5py.{name}") for name in ("h5l", "h5o", "h5d"))
     wrong: list[str] = []
 
@@ -74,7 +74,7 @@ def check_links(file: Any) -> None:
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Raise an error if the chunks of an array would take too much memory."""
+    """Raise ValueError if an HDF5 dataset has unsupported filters or too large chunks."""
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     for number in filters:
@@ -88,13 +88,16 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
     if dataset.chunks is None:
         return
     n_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    check_chunk(dataset.name, n_bytes, file_bytes)
+    check_chunk_size(dataset.name, n_bytes, file_bytes)
     if filters and math.prod(dataset.shape):
-        _check_packed(dataset, n_bytes, _DEFLATE in filters)
+        _check_compressed_chunks(dataset, n_bytes, _DEFLATE in filters)
 
 
-def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
-    """Raise an error if compressed chunks are, or decompress to more than, the size of a chunk."""
+def _check_compressed_chunks(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
+    """Raise ValueError if a compressed chunk is too large for a chunk of `n_bytes`.
+
+    If it is deflated, it is decompressed as far as necessary.
+    """
     suspects = []
 
     def visit(chunk: Any) -> None:
@@ -106,7 +109,7 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
     dataset.id.chunk_iter(visit)
     for offset in suspects:
         _, data = dataset.id.read_direct_chunk(offset)
-        found = deflated_bytes(data, max(n_bytes, _SPARE_BYTES))
+        found = inflated_size(data, max(n_bytes, _SPARE_BYTES))
         if found > max(n_bytes, _SPARE_BYTES):
             raise ValueError(
                 f"a chunk of {dataset.name} with {len(data)} bytes would decompress to "
@@ -114,8 +117,8 @@ def _check_packed(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
             )
 
 
-def missing_chunks(dataset: Any) -> tuple[int, int]:
-    """Return the numbers of missing and of all chunks; a contiguous array counts as one chunk."""
+def count_missing_chunks(dataset: Any) -> tuple[int, int]:
+    """Return the numbers of missing and of all chunks; a contiguous dataset is one chunk."""
     if not math.prod(dataset.shape):
         return 0, 0
     if dataset.chunks is None:
@@ -131,15 +134,15 @@ _LOCK = threading.Lock()  # one file at a time, as each needs a process
 
 
 def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
-    """Raise ImageError if a child process hangs or ends when it reads the file.
+    """Raise ImageError if a child process hangs or dies when it reads a file.
 
-    Each file is read once, until it changes. Without child processes (Windows) nothing is checked.
+    The result is cached until the file changes. On Windows nothing is checked.
 
     Parameters
     ----------
     path : feature file
-    read : module-level function that opens the file; errors that it raises are ignored, as they are
-        raised again when the file is opened in this process
+    read : module-level function that reads the file; exceptions that it raises are ignored, as they
+        are raised again when the file is opened in this process
     """
     if slide_process.USE_SUBPROCESS:
         _check_in_subprocess(path, path.absolute(), repr(file_key(path)), read)
@@ -151,7 +154,7 @@ def _check_in_subprocess(
 ) -> None:
     try:
         with _LOCK:
-            slide_process.call(read, absolute)
+            slide_process.call_in_subprocess(read, absolute)
     except slide_process.SlideFormatError:
         pass
     except slide_process.SlideProcessDiedError as error:

@@ -15,7 +15,7 @@ pen
     the red, or dark without any colour. A square is inked if more than half of it is ink.
 folds
     Two layers absorb twice as much: a square is folded if its median density exceeds 1.75 times
-    that of all tissue of the image.
+    the median density of all tissue of the image.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Pixels = NDArray[np.uint8]
 Squares = NDArray[np.uint8]  # (n, 128, 128, 3)
 
 NONE = "none"
-SQUARE = 128
-_PART_SIDE = 2048  # level-0 pixels; side of the parts that are read at once
-_MIN_TISSUE_FRACTION = 0.25  # fraction of a square; with less, its tissue cannot be assessed
+SQUARE = 128  # level-0 pixels, side of a square
+_PART_SIDE = 2048  # level-0 pixels; side of the parts of the image that are read at once
+_MIN_TISSUE_FRACTION = 0.25  # squares with a smaller fraction of tissue are not tested
 _MIN_ENERGY_RATIO = 0.095
 _MIN_INK_FRACTION = 0.5
 _INK_GREEN_EXCESS, _INK_BLUE_EXCESS = 12, 20  # grey levels
@@ -50,17 +50,17 @@ class QualityFilter:
 
     Attributes
     ----------
-    describe_excluded : adjective for the excluded tissue, for messages
-    bad : function of the pixels of n squares and the median density of the image's tissue that
-        returns which squares to exclude: (n,)
+    adjective : description of the excluded tissue, for messages
+    is_excluded : function of the pixels (n, 128, 128, 3) of n squares and the median optical
+        density of the image's tissue that returns which squares to exclude, (n,)
     """
 
-    describe_excluded: str
-    bad: Callable[[Squares, float], NDArray[np.bool_]]
+    adjective: str
+    is_excluded: Callable[[Squares, float], NDArray[np.bool_]]
 
 
 def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return whether each square is out of focus; `density` is not used."""
+    """Return whether each square is out of focus, (n,); `density` is not used."""
     energies = []
     plane = squares[..., 1].astype(np.float32)
     for _ in range(3):
@@ -75,7 +75,7 @@ def is_blurred(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 
 def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return whether each square is under pen marks; `density` is not used."""
+    """Return whether each square is under pen marks, (n,); `density` is not used."""
     red, green, blue = (squares[..., channel].astype(np.int16) for channel in range(3))
     brightest = np.maximum(np.maximum(red, green), blue)
     spread = brightest - np.minimum(np.minimum(red, green), blue)
@@ -86,7 +86,7 @@ def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 
 def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return whether each square is folded, given the median density of the tissue."""
+    """Return whether each square is folded, (n,); `density` is the median of all tissue."""
     folded: NDArray[np.bool_] = (
         np.median(_density(squares), axis=(1, 2)) > _MIN_FOLD_RATIO * density
     )
@@ -101,7 +101,9 @@ QUALITY_FILTERS = {
 
 
 def parse_quality_filters(text: str) -> list[str]:
-    """Return the filter names of a setting, which is "none" or names separated by commas.
+    """Return the filter names in the setting `quality_filters`.
+
+    The setting is "none", or names separated by commas.
 
     Raises
     ------
@@ -118,21 +120,16 @@ def parse_quality_filters(text: str) -> list[str]:
     return names
 
 
-def check_quality(text: str, method: str, sees_patches: bool) -> None:
-    """Raise ValueError for unknown filters, or for filters of a method without patches.
+def check_quality(text: str, method: str, uses_patches: bool) -> None:
+    """Raise ValueError if a filter is unknown, or the method does not support filters.
 
     Parameters
     ----------
     text : setting, as in `parse_quality_filters`
     method : name of the method, for messages
-    sees_patches : whether the method uses patches
-
-    Raises
-    ------
-    ValueError
-        If the setting is not valid for the method.
+    uses_patches : whether the method uses patches; filters require this
     """
-    if parse_quality_filters(text) and not sees_patches:
+    if parse_quality_filters(text) and not uses_patches:
         raise ValueError(
             f"quality_filters={text} needs a method that uses patches, but {method} uses "
             "whole images; remove the setting"
@@ -150,7 +147,7 @@ class _Source(Protocol):
 
 
 def median_tissue_density(thumbnail: Pixels, threshold: TissueThreshold) -> float:
-    """Return the median optical density of an image's tissue; infinite without tissue."""
+    """Return the median optical density of the tissue in a thumbnail; infinite without tissue."""
     tissue = _density(thumbnail)[threshold.mask(thumbnail)]
     return float(np.median(tissue)) if len(tissue) else math.inf
 
@@ -163,21 +160,28 @@ def _density(pixels: Pixels) -> NDArray[np.float32]:
 
 
 class QualityMap:
-    """Map of an image in squares, with the tissue that quality filters exclude.
+    """Map of the squares of an image that have tissue, and of those that quality filters exclude.
+
+    Parameters
+    ----------
+    source : image
+    threshold : tissue threshold of the image
+    density : result of `median_tissue_density`
+    filters : names of the filters
 
     Attributes
     ----------
     tissue : (rows, columns), whether each square has tissue
-    bad : maps the name of each filter to the squares that it excludes, (rows, columns)
+    excluded : for each filter name, the mask of the squares that it excludes, (rows, columns)
     """
 
     def __init__(
-        self, source: _Source, threshold: TissueThreshold, density: float, rules: Sequence[str]
+        self, source: _Source, threshold: TissueThreshold, density: float, filters: Sequence[str]
     ) -> None:
         width, height = source.size
         shape = -(-height // SQUARE), -(-width // SQUARE)
         self.tissue = np.zeros(shape, bool)
-        self.bad = {name: np.zeros(shape, bool) for name in rules}
+        self.excluded = {name: np.zeros(shape, bool) for name in filters}
         overview = source.overview_downsample
         background = None if overview is None else BackgroundMask(source, overview, threshold)
         for y in range(0, height, _PART_SIDE):
@@ -189,7 +193,7 @@ class QualityMap:
     def _measure(
         self, source: _Source, x: int, y: int, threshold: TissueThreshold, density: float
     ) -> None:
-        """Test the squares in one part of the image; pixels outside the image are white."""
+        """Test the squares of the part of the image whose upper left corner is (x, y)."""
         rows, columns = (
             slice(at // SQUARE, min((at + _PART_SIDE) // SQUARE, n))
             for at, n in zip((y, x), self.tissue.shape, strict=True)
@@ -204,25 +208,26 @@ class QualityMap:
         self.tissue[rows, columns] = has_tissue
         if not has_tissue.any():
             return
-        for name, bad in self.bad.items():
-            bad[rows, columns][has_tissue] = QUALITY_FILTERS[name].bad(squares[has_tissue], density)
+        for name, excluded in self.excluded.items():
+            is_excluded = QUALITY_FILTERS[name].is_excluded
+            excluded[rows, columns][has_tissue] = is_excluded(squares[has_tissue], density)
 
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether each position (x, y), in level-0 pixels, is excluded by no filter."""
+        """Return whether no filter excludes each position (x, y), in level-0 pixels."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
         column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)
         usable = np.ones(np.broadcast(row, column).shape, bool)
-        for bad in self.bad.values():
-            usable &= ~bad[row, column]
+        for excluded in self.excluded.values():
+            usable &= ~excluded[row, column]
         return usable
 
     def describe_excluded(self) -> str:
-        """Describe the fraction of tissue that each filter excludes; "" if none is excluded."""
+        """Describe the fraction of tissue that each filter excludes; "" if all tissue is usable."""
         n_tissue = max(1, int(self.tissue.sum()))
-        fractions = {name: int(bad.sum()) / n_tissue for name, bad in self.bad.items()}
+        fractions = {name: int(mask.sum()) / n_tissue for name, mask in self.excluded.items()}
         parts = [
-            f"{fraction:.0%} {QUALITY_FILTERS[name].describe_excluded}"
+            f"{fraction:.0%} {QUALITY_FILTERS[name].adjective}"
             for name, fraction in fractions.items()
             if fraction
         ]

@@ -1,9 +1,8 @@
 """Stain normalisers, which map the colours of all images to a fixed target.
 
-A normaliser estimates a transform from an image's thumbnail. All parts of a
-slide are transformed in the same way. If the thumbnail is not sufficient (blank, too
-little tissue, a single colour or stain), the transform is the identity and states the reason in
-`unchanged_reason`.
+A normaliser estimates a transform from an image's thumbnail. All parts of a slide are transformed
+in the same way. If the thumbnail is not sufficient (blank, too little tissue, a single colour or
+stain), the transform is the identity and gives the reason in `unchanged_reason`.
 
 The targets are averages over laboratories: each statistic was computed by the functions below on a
 quarter of the images of four public collections (lung of LC25000, breast of UCSB, colon of GlaS,
@@ -24,10 +23,10 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 Matrix = NDArray[np.float32]
-Plane = NDArray[np.float32]  # one colour of a block of pixels
+Plane = NDArray[np.float32]  # one colour channel of a block of pixels
 
 _MIN_PIXELS = 100  # of tissue in the thumbnail
-_MAX_PIXELS = 100_000  # more do not change the estimate
+_MAX_PIXELS = 100_000  # of tissue used; more do not change the estimate
 _BLOCK_PIXELS = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
 
 
@@ -36,7 +35,7 @@ class StainTransform(Protocol):
 
     Attributes
     ----------
-    unchanged_reason : reason why the pixels are not changed; "" if they are
+    unchanged_reason : reason why the pixels are not changed; "" if they are changed
     """
 
     @property
@@ -48,10 +47,10 @@ class StainTransform(Protocol):
 
 
 class StainNormalizer(Protocol):
-    """Estimator of a stain transform."""
+    """Interface of classes that estimate a stain transform."""
 
     def estimate(self, pixels: Pixels, tissue: Mask) -> StainTransform:
-        """Estimate a transform from a thumbnail (..., 3) and its tissue mask (...)."""
+        """Estimate a transform from the pixels (..., 3) and tissue mask (...) of a thumbnail."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,13 @@ class Reinhard:
 
     Attributes
     ----------
-    mean, deviation : statistics of the image's tissue
-    unchanged_reason : empty
+    mean, deviation : mean and standard deviation of L*, a*, b* of the image's tissue
+    unchanged_reason : always empty
     """
 
     TARGET_MEAN: ClassVar[tuple[float, ...]] = (60.0, 35.0, -30.0)
     TARGET_DEVIATION: ClassVar[tuple[float, ...]] = (14.0, 8.0, 11.0)
-    # In units of Lab: a smaller deviation is noise rather than contrast.
+    # Units of CIE Lab; a smaller standard deviation is noise rather than contrast.
     MIN_DEVIATION: ClassVar[float] = 0.5
 
     mean: tuple[float, ...]
@@ -109,12 +108,12 @@ class Reinhard:
         """Normalise pixels (..., 3)."""
         gain = np.array(self.TARGET_DEVIATION) / self.deviation
         shift = self.TARGET_MEAN - gain * self.mean
-        # lab = A f + b is affine in f = f(XYZ), so the whole change is one matrix on f.
+        # lab = A f + b is affine in f = f(XYZ), so the transform is one matrix and an offset.
         A, b = _LAB_OF_F, _LAB_OFFSET
         inverse = np.linalg.inv(A)
         matrix = inverse @ np.diag(gain) @ A
         offset = inverse @ (gain * b + shift - b)
-        return _by_blocks(
+        return _transform_by_blocks(
             pixels,
             lambda block: _lab_f_to_rgb(_multiply_planes(matrix, _rgb_to_lab_f(block), offset)),
         )
@@ -145,14 +144,14 @@ _RGB_OF_XYZ = np.linalg.inv(_XYZ_OF_RGB)
 _LAB_OF_F = np.array([[0.0, 116, 0], [500, -500, 0], [0, 200, -200]])
 _LAB_OFFSET = np.array([-16.0, 0, 0])
 _LAB_DELTA = 6 / 29
-# Steps of the tables: near black, where the curves are steepest, a step is 0.05 of L* and 0.2 of a
-# pixel value.
+# Entries of the tables over linear light. Near black, where the curves are steepest, one step is
+# 0.05 of L* and 0.2 of a pixel value.
 _N_STEPS = 1 << 14
 
 
 @cache
 def _linear_light_table() -> Plane:
-    """Return a table of the linear light of the 256 sRGB values."""
+    """Return the linear light (0 to 1) of each of the 256 sRGB values."""
     value = np.arange(256) / 255
     light = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
     return light.astype(np.float32)
@@ -160,7 +159,7 @@ def _linear_light_table() -> Plane:
 
 @cache
 def _srgb_table() -> Pixels:
-    """Return a table of the sRGB values of `_N_STEPS` values of linear light."""
+    """Return the sRGB values of `_N_STEPS` values of linear light from 0 to 1."""
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
     value = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
     return np.rint(255 * value).astype(np.uint8)
@@ -168,12 +167,14 @@ def _srgb_table() -> Pixels:
 
 @cache
 def _lab_f_table() -> Plane:
+    """Return f(t) of CIE Lab for `_N_STEPS` values t of linear light from 0 to 1."""
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
     f = np.where(light > _LAB_DELTA**3, np.cbrt(light), light / (3 * _LAB_DELTA**2) + 4 / 29)
     return f.astype(np.float32)
 
 
-def _lookup_table(table: NDArray, light: Plane) -> NDArray:
+def _apply_table(table: NDArray, light: Plane) -> NDArray:
+    """Return the entries of a table for values of linear light, clipped to 0 and 1."""
     steps = np.clip(light, 0, 1)
     steps *= _N_STEPS - 1
     steps += 0.5
@@ -182,13 +183,13 @@ def _lookup_table(table: NDArray, light: Plane) -> NDArray:
 
 def _rgb_to_lab_f(rgb: Pixels) -> list[Plane]:
     light = [_linear_light_table().take(plane) for plane in rgb]
-    return [_lookup_table(_lab_f_table(), plane) for plane in _multiply_planes(_XYZ_OF_RGB, light)]
+    return [_apply_table(_lab_f_table(), plane) for plane in _multiply_planes(_XYZ_OF_RGB, light)]
 
 
 def _lab_f_to_rgb(f: list[Plane]) -> list[Pixels]:
     near_black = [3 * _LAB_DELTA**2 * (plane - np.float32(4 / 29)) for plane in f]
     xyz = [np.where(p > _LAB_DELTA, p * p * p, low) for p, low in zip(f, near_black, strict=True)]
-    return [_lookup_table(_srgb_table(), plane) for plane in _multiply_planes(_RGB_OF_XYZ, xyz)]
+    return [_apply_table(_srgb_table(), plane) for plane in _multiply_planes(_RGB_OF_XYZ, xyz)]
 
 
 # --- Macenko ------------------------------------------------------------------------------------
@@ -199,16 +200,16 @@ class Macenko:
     """Normaliser that replaces the colours of the two stains by target colours.
 
     Optical densities lie near the plane of the first two singular vectors; the stains are the 1st
-    and 99th percentiles of the angle in it. With stain matrices W (2, 3), a pixel of density
-    o = c·W becomes c·diag(target_strength / strength)·W_target, with the 99th percentiles of the
-    amounts c as strengths. Macenko et al., A method for normalizing histology slides for
+    and 99th percentiles of the angle in this plane. With stain matrices W (2, 3), a pixel of
+    density o = c·W becomes c·diag(target_strength / strength)·W_target, where the strengths are the
+    99th percentiles of the amounts c. Macenko et al., A method for normalizing histology slides for
     quantitative analysis, ISBI 2009.
 
     Attributes
     ----------
-    stains : haematoxylin and eosin as unit vectors of (R, G, B) density
-    strength : 99th percentiles of their amounts
-    unchanged_reason : empty
+    stains : optical densities (R, G, B) of haematoxylin and of eosin, as unit vectors
+    strength : 99th percentiles of the amounts of haematoxylin and eosin
+    unchanged_reason : always empty
     """
 
     TARGET_STAINS: ClassVar[tuple[tuple[float, ...], ...]] = (
@@ -247,11 +248,11 @@ class Macenko:
             density = [_density_table().take(plane) for plane in block]
             return [_density_to_rgb(plane) for plane in _multiply_planes(matrix.T, density)]
 
-        return _by_blocks(pixels, change)
+        return _transform_by_blocks(pixels, change)
 
 
-# Fainter pixels carry little information on the stains. The paper's β, but on the mean over the
-# colours: eosin hardly absorbs red, so a threshold on every colour would exclude it.
+# Fainter pixels carry little information on the stains. This is β of the paper, for the mean over
+# the colours: eosin hardly absorbs red, so a threshold on every colour would exclude it.
 _MIN_DENSITY = 0.15
 _ANGLE_PERCENTILES = (1, 99)
 _STRENGTH_PERCENTILE = 99
@@ -270,7 +271,7 @@ def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 99th percentile of the amount of each stain, (2,)."""
+    """Return the 99th percentiles of the stain amounts, (2,), from densities and stain matrix W."""
     strength: NDArray[np.float64] = np.percentile(
         OD @ np.linalg.pinv(W), _STRENGTH_PERCENTILE, axis=0
     )
@@ -279,7 +280,7 @@ def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[n
 
 @cache
 def _density_table() -> Matrix:
-    """Return a table of the natural optical density of the 256 pixel values plus 1."""
+    """Return −ln((v + 1) / 256) for the pixel values v = 0 … 255."""
     return -np.log((np.arange(256) + 1) / 256).astype(np.float32)
 
 
@@ -294,7 +295,7 @@ class LookupTransform:
     """Transform that caches the result of another transform for each colour.
 
     A slide has few colours and many pixels. The table has an entry for each of the 2²⁴ colours;
-    unused pages of it take no memory. Several threads may fill it, as they write the same values.
+    unused memory pages are not allocated. Several threads may fill it, as they write equal values.
     """
 
     def __init__(self, transform: StainTransform) -> None:
@@ -331,8 +332,8 @@ class LookupTransform:
         self._cache[indices] = values.view("<u4")[:, 0]
 
 
-def _by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Apply a function of the three colour planes to pixels (..., 3), block by block."""
+def _transform_by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
+    """Apply a function of the three colour planes to blocks of pixels (..., 3)."""
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
     for start in range(0, len(rows), _BLOCK_PIXELS):
@@ -347,7 +348,7 @@ def _multiply_planes(
     planes: Sequence[Plane],
     offset: Sequence[float] | NDArray = (0, 0, 0),
 ) -> list[Plane]:
-    """Return matrix · planes + offset, without BLAS, which is slow for 3 × 3 products."""
+    """Return matrix · planes + offset for three planes; BLAS is slow for such small matrices."""
     x, y, z = planes
     return [
         np.float32(row[0]) * x + np.float32(row[1]) * y + np.float32(row[2]) * z + np.float32(c)

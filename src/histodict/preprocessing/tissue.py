@@ -9,12 +9,12 @@ pixel is stained if one colour is absorbed more than the other two,
     1 − 2b / (r + g) > 0.12   blue: diaminobenzidine, pigment, blood
 
 and it is dark if (r + g + b) / 3 < 0.8, as dense nuclei are whatever their hue. Tissue is stained
-or dark. In an image without colours a pixel is tissue if this mean is below 0.88.
+or dark. In a grey image a pixel is tissue if this mean is below 0.88.
 
 White is the median colour of smooth areas whose green is about as bright as the maximum in the
 image, as every stain absorbs green. An image without such areas has no background to measure; its
 white is estimated from its brightest pixels, the gaps between cells, and is assumed not to be
-tinted by stain. As this estimate may be too dark, the limit of darkness is 0.88 as well.
+tinted by stain. As this estimate may be too dark, the threshold of the mean is 0.88 as well.
 
 Unusable pixels are neither tissue nor background: the black padding of scanners, and green or blue
 ink, which transmits much more green than red. `preprocessing.quality` detects black ink, blur and
@@ -56,15 +56,15 @@ class Source(Protocol):
 
     @property
     def overview_downsample(self) -> float | None:
-        """Downsample of a level that is fast to read as a whole; None without one."""
+        """Downsample factor of a level that is fast to read as a whole; None if there is none."""
 
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return a region, given in level-0 pixels, reduced by `downsample`."""
+        """Return the pixels of a region, given in level-0 pixels, reduced by `downsample`."""
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
-        """Return the whole image, reduced to this longest side."""
+        """Return the whole image, reduced to this length of the longest side in pixels."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Crop:
 
     source: Source
     box: Box
-    overview_downsample: float | None = None  # slides are not cropped
+    overview_downsample: float | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -91,18 +91,18 @@ class Crop:
     def read(
         self, x: int, y: int, width: int, height: int, downsample: float = 1.0
     ) -> NDArray[np.uint8]:
-        """Return a region of the box, reduced by `downsample`."""
+        """Return the pixels of a region, relative to the box, reduced by `downsample`."""
         return self.source.read(self.box[0] + x, self.box[1] + y, width, height, downsample)
 
     def thumbnail(self, longest_side: int) -> NDArray[np.uint8]:
-        """Return the whole box, reduced to this longest side."""
+        """Return the whole box, reduced to this length of the longest side in pixels."""
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
 
 def content_box(source: Source) -> Box:
-    """Return the box of a tile or photograph inside its uniform margins.
+    """Return the box inside the uniform margins of a tile or photograph.
 
-    The box is the whole image for a slide, and if there are no margins or the image is uniform.
+    The box is the whole image if it has no margins, is uniform as a whole, or is a slide.
     """
     whole = (0, 0, *source.size)
     if source.overview_downsample is not None or source.size[0] * source.size[1] > _MAX_PIXELS:
@@ -110,7 +110,7 @@ def content_box(source: Source) -> Box:
     box = list(whole)
     for axis in (1, 0) * _MAX_FRAMES:  # rows, then columns
         for is_last in (False, True):
-            n_lines = _count_uniform(source, box, axis, is_last)
+            n_lines = _count_uniform_lines(source, box, axis, is_last)
             if n_lines == box[axis + 2] - box[axis]:
                 return whole
             box[axis + 2 * is_last] += -n_lines if is_last else n_lines
@@ -118,8 +118,11 @@ def content_box(source: Source) -> Box:
     return left, top, right, bottom
 
 
-def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> int:
-    """Return the number of uniform rows or columns at one side of a box."""
+def _count_uniform_lines(source: Source, box: list[int], axis: int, is_last: bool) -> int:
+    """Return the number of rows or columns of one colour at a side of a box.
+
+    `axis` is 0 for columns, 1 for rows; `is_last` selects the right or lower side.
+    """
     colour, count = None, 0
     for lines in _read_strips(source, box, axis, is_last):
         if colour is None:
@@ -134,7 +137,7 @@ def _count_uniform(source: Source, box: list[int], axis: int, is_last: bool) -> 
 def _read_strips(
     source: Source, box: list[int], axis: int, is_last: bool
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield blocks (n, length, 3) of the rows or columns of a box, from outside to inside."""
+    """Yield blocks (n, length, 3) of rows or columns of a box, from one side inwards."""
     for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
         stop = min(start + _MARGIN_STRIP, box[axis + 2])
         part = box.copy()
@@ -148,11 +151,11 @@ def _read_strips(
 
 
 _LACK_OF_RED, _LACK_OF_GREEN, _LACK_OF_BLUE = 0.12, 0.05, 0.12
-# The second one applies to images without colours, and if white is estimated and may be too dark.
+# The second value applies to grey images, and if white is estimated and may be too dark.
 _MIN_LIGHT, _MIN_LIGHT_ESTIMATED = 0.8, 0.88
 _MAX_PADDING = 20  # grey levels; microscope images have no darker pixels
 _MAX_INK_RATIO = 0.7  # red relative to green; haematoxylin of the test images is above
-# A mean over many pixels may cover tissue from this fraction of the thresholds on.
+# A mean over many pixels may include tissue if it exceeds this fraction of a threshold.
 _POSSIBLE_FRACTION = 0.3
 
 # Background is smooth in windows of a thumbnail, up to this coefficient of variation, ...
@@ -189,8 +192,8 @@ class TissueThreshold:
     ----------
     white : red, green and blue of background
     min_light : pixels with (r + g + b) / 3 below this value are tissue whatever their hue
-    has_background : whether `white` was measured on background, or else estimated from the
-        brightest pixels
+    has_background : whether `white` was measured on background; otherwise it was estimated from
+        the brightest pixels
     accepts_all : whether every usable pixel counts as tissue
     """
 
@@ -216,7 +219,7 @@ class TissueThreshold:
 
     @classmethod
     def from_thumbnail(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
-        """Fit the thresholds to pixels (height, width, 3)."""
+        """Fit the thresholds to pixels (height, width, 3) of a thumbnail."""
         white, has_background = estimate_white(thumbnail)
         red, green, blue = np.moveaxis(thumbnail, -1, 0)
         is_grey = np.array_equal(red, green) and np.array_equal(green, blue)
@@ -224,19 +227,23 @@ class TissueThreshold:
         return cls(white, _MIN_LIGHT if is_strict else _MIN_LIGHT_ESTIMATED, has_background)
 
     def mask(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return whether each of the pixels (..., 3) is tissue, (...)."""
-        return _by_blocks(pixels, lambda p: self._absorbs(p, 1.0) & ~self._is_unusable(p))
+        """Return the tissue mask (...) of pixels (..., 3)."""
+        return _test_by_blocks(
+            pixels, lambda p: self._is_stained_or_dark(p, 1.0) & ~self._is_unusable(p)
+        )
 
     def possible_tissue(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return whether each pixel (..., 3) of a strongly reduced image may contain tissue.
 
         The mask is more inclusive than `mask`, as each pixel is the mean of tissue and background.
         """
-        return _by_blocks(pixels, lambda planes: self._absorbs(planes, _POSSIBLE_FRACTION))
+        return _test_by_blocks(
+            pixels, lambda planes: self._is_stained_or_dark(planes, _POSSIBLE_FRACTION)
+        )
 
     def is_unusable(self, pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return whether each of the pixels (..., 3) is padding or ink, (...)."""
-        return _by_blocks(pixels, self._is_unusable)
+        """Return the mask (...) of padding and ink in pixels (..., 3)."""
+        return _test_by_blocks(pixels, self._is_unusable)
 
     def _is_unusable(self, planes: _Planes) -> NDArray[np.bool_]:
         padding: NDArray[np.bool_] = np.maximum(np.maximum(*planes[:2]), planes[2]) < _MAX_PADDING
@@ -244,8 +251,8 @@ class TissueThreshold:
             return padding
         return padding | self._is_sum_less(planes, (1, 0, 0), (0, _MAX_INK_RATIO, 0))
 
-    def _absorbs(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
-        """Return whether one of the four criteria exceeds this fraction of its threshold."""
+    def _is_stained_or_dark(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
+        """Return the mask of stained or dark pixels, with thresholds multiplied by `fraction`."""
         if self.accepts_all:
             return np.ones(planes[0].shape, bool)
         green, red, blue = (
@@ -262,9 +269,10 @@ class TissueThreshold:
     def _is_sum_less(
         self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
     ) -> NDArray[np.bool_]:
-        """Return whether one weighted sum of r, g, b is less than another plus a constant.
+        """Return whether left · (r, g, b) < right · (r, g, b) + constant, relative to white.
 
-        The sums are computed with 16-bit integers, which are much faster than floats.
+        The sums are computed with 16-bit integers, which are much faster than floats. `constant` is
+        only used if `right` is 0.
         """
         factors = np.array([left, right]) / self.white
         scale = _MAX_FACTOR / factors.sum(axis=1).max()
@@ -308,12 +316,13 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
 
 
 def _subsample(thumbnail: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return every k-th pixel of a thumbnail, so that no side exceeds 512 pixels."""
     height, width, _ = thumbnail.shape
     return thumbnail[:: -(-height // _THUMBNAIL_SIDE), :: -(-width // _THUMBNAIL_SIDE)]
 
 
 def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return local means (height, width, 3), and whether the local variation is small."""
+    """Return local means (height, width, 3), and the mask of pixels with small local variation."""
     blurred = uniform_filter(pixels.astype(np.float32), (_DENOISING_SIDE, _DENOISING_SIDE, 1))
     means, squares = (
         uniform_filter(power, (_WINDOW_SIDE, _WINDOW_SIDE, 1)) for power in (blurred, blurred**2)
@@ -323,7 +332,7 @@ def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArr
 
 
 def tissue_mask(thumbnail: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the tissue mask (height, width) of a thumbnail, with thresholds fitted to it."""
+    """Fit thresholds to a thumbnail, and return the tissue mask (height, width)."""
     return TissueThreshold.from_thumbnail(thumbnail).mask(thumbnail)
 
 
@@ -336,7 +345,7 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
 def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
-    """Return the fraction of tissue in each square of a grid on an image, (rows, columns)."""
+    """Return the fraction of tissue in squares of `side` pixels every `stride` pixels."""
     bands = _window_sums(threshold.mask(pixels), side, stride)
     counts = _window_sums(bands.T, side, stride).T
     fraction: NDArray[np.float64] = counts / side**2
@@ -344,7 +353,7 @@ def window_fraction(
 
 
 def _window_sums(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
-    """Return sums over windows of `side` rows that start every `stride` rows."""
+    """Return column sums over windows of `side` rows that start every `stride` rows."""
     sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
     for first in range(side):  # many times as fast as a sum over windows
         sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
@@ -356,7 +365,7 @@ def _max_channel(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.maximum(np.maximum(pixels[..., 0], pixels[..., 1]), pixels[..., 2])
 
 
-def _by_blocks(
+def _test_by_blocks(
     pixels: NDArray[np.uint8], test: Callable[[_Planes], NDArray[np.bool_]]
 ) -> NDArray[np.bool_]:
     """Apply a test to pixels (..., 3), in blocks that fit into the CPU cache."""
@@ -391,7 +400,7 @@ class BackgroundMask:
 
     Attributes
     ----------
-    possible_tissue : (rows, columns) of squares of 256 level-0 pixels
+    possible_tissue : (rows, columns), mask of squares of 256 × 256 level-0 pixels
     """
 
     def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
@@ -411,7 +420,8 @@ class BackgroundMask:
 
         Parameters
         ----------
-        x, y : left and upper edges of the squares in level-0 pixels
+        x : left edge of each grid column in level-0 pixels
+        y : upper edge of each grid row
         side : side of the squares in level-0 pixels
         """
         sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
@@ -432,7 +442,7 @@ class BackgroundMask:
 def _any_in_squares(
     mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
 ) -> NDArray[np.bool_]:
-    """Return whether each square of level-0 pixels has a True value in a reduced mask."""
+    """Return whether each of `shape` squares contains True in a mask reduced by `downsample`."""
     for axis, n in enumerate(shape):
         starts = np.floor(np.arange(n) * _SQUARE_SIDE / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)

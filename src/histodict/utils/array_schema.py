@@ -1,9 +1,9 @@
 """Schema of learned arrays: declared by estimators and validated when models are read.
 
-A shape is declared by one name per dimension. A name stands for the same size in all arrays of a
+A shape is declared by one dimension name per axis. A name has the same size in all arrays of a
 model. Some sizes are known beforehand (classes, features, …); others (atoms) are taken from the
-first array that has the name. Sums and products of names and numbers are also allowed: "2*atoms",
-"scores+codes".
+first array that has a dimension of this name. Sums and products of names and numbers are also
+allowed: "2*atoms", "scores+codes".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Sizes = Mapping[str, int | str]
+Sizes = Mapping[str, int | str]  # size of each dimension: a number, or an expression of names
 _UNIT_TOLERANCE = 1e-4  # of norms in single precision
 
 
@@ -36,13 +36,13 @@ class ArraySpec:
 def validate_arrays(
     declared: Mapping[str, ArraySpec], arrays: Mapping[str, NDArray[Any]], sizes: Sizes
 ) -> None:
-    """Raise ValueError if arrays differ from those declared in name, shape, type or values.
+    """Raise ValueError unless arrays have the declared names, shapes, types and values.
 
     Parameters
     ----------
     declared : specification of each array, by name
     arrays : arrays to validate, by name
-    sizes : size of each known dimension, by name: a number, or an expression of other names
+    sizes : sizes of the dimensions that are known beforehand, by name
     """
     for name in sorted(set(declared) ^ set(arrays)):
         raise ValueError(f"array {name!r} is {'missing' if name in declared else 'unknown'}")
@@ -56,7 +56,7 @@ def validate_arrays(
 def _check_shape(
     name: str, dimensions: list[str], shape: tuple[int, ...], known: dict[str, int | str]
 ) -> None:
-    """Raise ValueError unless a shape has the declared sizes; add new sizes to `known`."""
+    """Raise ValueError unless a shape has the declared sizes; add new names to `known`."""
     fits = len(dimensions) == len(shape) and 0 not in shape
     for dimension, size in zip(dimensions, shape, strict=False):
         fits = fits and _evaluate_size(dimension, known) in (None, size)
@@ -69,7 +69,7 @@ def _check_shape(
 
 
 def _evaluate_size(expression: str, known: Mapping[str, int | str]) -> int | None:
-    """Evaluate a size such as "2*atoms"; return None if it contains an unknown name."""
+    """Evaluate a size such as "2*atoms"; return None if a name in it is not in `known`."""
     total = 0
     for term in expression.split("+"):
         product = 1
@@ -105,7 +105,7 @@ def _are_unit_or_zero_vectors(array: NDArray[Any], known: Sizes) -> bool:
     return bool(((np.abs(norms - 1) <= _UNIT_TOLERANCE) | (norms == 0)).all())
 
 
-def _are_counts(array: NDArray[Any], known: Sizes) -> bool:
+def _are_positive_integers(array: NDArray[Any], known: Sizes) -> bool:
     return array.dtype.kind == "i" and bool((array >= 1).all())
 
 
@@ -126,7 +126,7 @@ CONDITIONS: dict[str, Callable[[NDArray[Any], Sizes], bool]] = {
     "positive numbers": _are_positive,
     "fractions from 0 to 1": _are_fractions,
     "vectors of unit norm or zero vectors": _are_unit_or_zero_vectors,
-    "positive whole numbers": _are_counts,
+    "positive whole numbers": _are_positive_integers,
     "indices of all classes": _contain_all_classes,
     "distinct feature indices": _are_feature_indices,
 }

@@ -28,24 +28,24 @@ _LIMIT_GIB = 20.0
 _CLEANUP_INTERVAL = 1 / 32  # fraction of the limit that is written between clean-ups
 _FREE_FRACTION = 0.9  # fraction of the limit that a clean-up leaves
 
-# Bytes that this process has written to each folder since the last clean-up.
+# Bytes that this process has written to each cache folder since the last clean-up.
 _bytes_since_cleanup: dict[Path, int] = {}
 
 
 class ArrayCache:
     """Cache of arrays on disk: `.npy` files, each followed by the SHA-256 of its bytes.
 
-    Files are written atomically; a damaged one causes a warning and counts as missing. The folder
-    is limited to about 20 GiB, or to the number in the environment variable HISTODICT_CACHE_GIB;
-    the least recently read files are removed first.
+    Files are written atomically; a damaged file causes a warning and counts as missing. The folder
+    is limited to about 20 GiB, or to the number of GiB in the environment variable
+    HISTODICT_CACHE_GIB; the least recently read files are removed first.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
-        """Return the array stored under a key (JSON values); None if it is missing or damaged."""
-        path = self._path_of_key(key)
+        """Return the array of a key, a list of JSON values; None if missing or damaged."""
+        path = self._make_path(key)
         try:
             with path.open("rb") as file:
                 if _read_digest(file, path.stat().st_size - _DIGEST_BYTES) != file.read():
@@ -67,31 +67,33 @@ class ArrayCache:
     def write(self, key: list[Any], array: NDArray[Any]) -> None:
         """Store an array under a key, a list of JSON values."""
         with (
-            atomic_write(self._path_of_key(key), durable=False) as partial,
+            atomic_write(self._make_path(key), durable=False) as partial,
             partial.open("w+b") as file,
         ):
             np.save(file, array, allow_pickle=False)
             size = file.tell()
             file.seek(0)
             file.write(_read_digest(file, size))
-        self._limit_size(size + _DIGEST_BYTES)
+        self._clean_up_if_due(size + _DIGEST_BYTES)
 
-    def _limit_size(self, n_new: int) -> None:
-        """Evict old files at the first write, and then each time 1/32 of the limit is written."""
-        limit = max_bytes()
+    def _clean_up_if_due(self, n_bytes_written: int) -> None:
+        """Evict old files at the first write, and each time 1/32 of the limit has been written."""
+        limit = max_folder_bytes()
         is_known = self.folder in _bytes_since_cleanup
-        _bytes_since_cleanup[self.folder] = _bytes_since_cleanup.get(self.folder, 0) + n_new
+        _bytes_since_cleanup[self.folder] = (
+            _bytes_since_cleanup.get(self.folder, 0) + n_bytes_written
+        )
         if not is_known or _bytes_since_cleanup[self.folder] > limit * _CLEANUP_INTERVAL:
             _bytes_since_cleanup[self.folder] = 0
             _evict(self.folder, limit)
 
-    def _path_of_key(self, key: list[Any]) -> Path:
+    def _make_path(self, key: list[Any]) -> Path:
         digest = hashlib.sha256(json.dumps([_VERSION, *key]).encode()).hexdigest()
         return self.folder / digest[:2] / f"{digest[:32]}.npy"
 
 
-def max_bytes() -> float:
-    """Return the maximum size of a cache folder in bytes."""
+def max_folder_bytes() -> float:
+    """Return the maximum size of a cache folder in bytes, from HISTODICT_CACHE_GIB if it is set."""
     value = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
     try:
         gib = float(value)
@@ -103,7 +105,7 @@ def max_bytes() -> float:
 
 
 def _evict(folder: Path, limit: float) -> None:
-    """Remove the least recently read arrays if the folder exceeds the limit in bytes."""
+    """Remove the least recently read arrays until the folder is below the limit in bytes."""
     arrays = sorted(_list_arrays(folder))
     total = sum(size for _, size, _ in arrays)
     if total <= limit:
@@ -117,7 +119,7 @@ def _evict(folder: Path, limit: float) -> None:
 
 
 def _list_arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
-    """Yield the time of last use, the size and the path of each array file."""
+    """Yield the time of last use (ns), the size in bytes and the path of each array file."""
     for path in folder.glob(_FILE_PATTERN):
         with suppress(OSError):  # already removed
             stat = path.stat()
@@ -127,9 +129,9 @@ def _list_arrays(folder: Path) -> Iterator[tuple[int, int, Path]]:
 def _read_digest(file: BinaryIO, size: int) -> bytes:
     """Return the SHA-256 of the next `size` bytes of a file."""
     total = hashlib.sha256()
-    while size > 0 and (part := file.read(min(size, _BLOCK_BYTES))):
-        total.update(part)
-        size -= len(part)
+    while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
+        total.update(block)
+        size -= len(block)
     return total.digest()
 
 
@@ -167,6 +169,7 @@ def _free_cgroup_memory() -> Iterator[int]:
 
 
 def _cgroup_files() -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Yield the folder of each control group, and its files for the limit and the used memory."""
     with suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text("utf-8").splitlines():
             number, kinds, group_path = line.split(":", 2)
@@ -185,6 +188,7 @@ def _cgroup_files() -> Iterator[tuple[Path, tuple[str, str]]]:
 
 
 def _free_process_memory() -> Iterator[int]:
+    """Yield the bytes that `ulimit -v` leaves to this process, if there is such a limit."""
     with suppress(ImportError, OSError, KeyError):
         import resource
 
@@ -194,7 +198,7 @@ def _free_process_memory() -> Iterator[int]:
 
 
 def _read_number_table(path: Path) -> dict[str, int]:
-    """Parse a file with lines "name number …" into a dict; empty if the file is missing."""
+    """Parse the lines "name number …" of a file into a dict; empty if it cannot be read."""
     try:
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except OSError:
@@ -219,7 +223,7 @@ class LocksByKey:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # with the number of users
+        self._locks: dict[Key, tuple[threading.Lock, int]] = {}  # lock and number of its users
 
     @contextmanager
     def acquire(self, key: Key) -> Iterator[None]:
@@ -238,14 +242,14 @@ class LocksByKey:
 
 
 class LRUCache(Generic[Value]):
-    """Least-recently-used cache of at most `max_bytes`; safe to use from threads."""
+    """Thread-safe least-recently-used cache of at most `max_bytes` bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._making = LocksByKey()
+        self._key_locks = LocksByKey()
 
     def get(
         self,
@@ -253,18 +257,18 @@ class LRUCache(Generic[Value]):
         make: Callable[[], tuple[Value, int]],
         is_valid: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
-        """Return the value of a key, computed and stored if it is missing or invalid.
+        """Return the value of a key; compute and store it if it is missing or invalid.
 
         Parameters
         ----------
         key : key of the value
-        make : function that computes the value and returns it with its number of bytes
-        is_valid : function that returns whether a cached value is valid
+        make : function that returns the computed value and its number of bytes
+        is_valid : function that returns whether a cached value may be used
         """
         value = self.find(key)
         if value is None or not is_valid(value):
             # One thread per key makes the value, so that tiles of a screen decode a file once.
-            with self._making.acquire(key):
+            with self._key_locks.acquire(key):
                 value = self.find(key)
                 if value is None or not is_valid(value):
                     value, n_bytes = make()
@@ -280,7 +284,7 @@ class LRUCache(Generic[Value]):
             return self._entries[key][0]
 
     def put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """Store a value and evict the least recently used ones; the new value is never evicted."""
+        """Store a value of `n_bytes` bytes, and evict others if the cache is full."""
         with self._lock:
             self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, n_bytes

@@ -2,8 +2,8 @@
 
     python -m histodict.utils.child_process PARENT MODULE [ARGUMENT …]
 
-runs MODULE in a process that ends when the process with the id PARENT ends. The parent is polled
-before MODULE is imported, as its imports may take seconds.
+runs MODULE in a process that ends when the process with the id PARENT ends. Polling of the parent
+begins before MODULE is imported, as the import may take seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _exit_callbacks: list[Callable[[], None]] = []
 
 
 def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> None:
-    """End this process within a second after its parent ends.
+    """Start a thread that ends this process within a second after its parent ends.
 
     The parent's process id is polled, as a killed parent sends no signal. (Linux could send one,
     but also does so when the thread ends that started this process.)
@@ -31,8 +31,7 @@ def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> 
     Parameters
     ----------
     parent : process id of the parent
-    on_exit : function that is called before the process ends, even if an earlier call of
-        `exit_with_parent` notices the end first
+    on_exit : function to call before the process ends; functions of earlier calls are called too
     """
     if on_exit is not None:
         _exit_callbacks.append(on_exit)
@@ -53,7 +52,8 @@ def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> 
 def ignore_sigint() -> Iterator[None]:
     """Return a context in which new processes and threads ignore Ctrl-C (SIGINT).
 
-    A terminal sends the signal to all processes; only the main one handles it and ends the others.
+    A terminal sends the signal to all processes; only the main process handles it and ends the
+    others.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -1,11 +1,11 @@
-"""Executor on a Dask cluster, which the option `--cluster` selects.
+"""Executor on the Dask cluster that the option `--cluster` selects.
 
     local:4              four processes on this machine
     tcp://HOST:PORT      the scheduler of a running cluster
     FILE.yaml            jobs of a batch system, through dask-jobqueue (see `_start_jobs`)
 
-Workers need the same package versions, and access to the files by the same paths. If a worker
-ends, its tasks run on another worker, and the data stored on it are sent again.
+Workers need the same package versions as this process, and the same paths of the files. If a
+worker ends, its tasks run on another worker, and the data stored on it are sent again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from .validation import Surface, check_whole_number, hint_surface, import_option
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
 _SETTINGS_SUFFIXES = (".yaml", ".yml")
 _CONNECT_SECONDS = 30
-_RETRIES = 2  # after an error, such as a file that temporarily cannot be read
-_MAX_ATTEMPTS = 10  # attempts to send what was lost with a worker
+_RETRIES = 2  # of a task after an error, such as a file that temporarily cannot be read
+_MAX_ATTEMPTS = 10  # attempts to run a task or send data if workers end
 _MAX_OPEN_PER_THREAD = 2  # open items: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
 _WARN_WITHOUT_WORKERS_S = 10.0  # seconds without any worker before a warning
@@ -56,7 +56,9 @@ _LARGE_FUNCTION_SETTING = {"distributed.admin.large-graph-warning-threshold": "1
 
 @contextmanager
 def open_cluster(text: str) -> Iterator[Cluster]:
-    """Connect to a cluster; processes and jobs started for it end with the context.
+    """Return a context that yields the executor of a cluster.
+
+    Processes and jobs that are started for the cluster end with the context.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def _wait_for_worker(client: Any, text: str) -> None:
 
 
 def _start_cluster(text: str) -> AbstractContextManager[Any]:
-    """Return a context manager that yields the address or cluster for `distributed.Client`."""
+    """Return a context manager that yields the address for `distributed.Client`, or a cluster."""
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
         return nullcontext(text)
@@ -129,7 +131,7 @@ def _start_cluster(text: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _start_jobs(file: Path) -> Iterator[Any]:
-    """Start jobs of a batch system as described in a settings file.
+    """Return a context that runs workers as jobs of a batch system, described in a YAML file.
 
     system: SLURM              # or PBS, SGE, LSF, …: the name before dask-jobqueue's "Cluster"
     jobs: 20
@@ -167,7 +169,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 
 
 def _check_versions(client: Any) -> None:
-    """Raise ClusterError if workers have other versions of packages than this process."""
+    """Raise ClusterError unless all workers have the package versions of this process."""
     local = _package_versions()
     for worker, remote in client.run(_package_versions).items():
         differing = [name for name in local if remote[name] != local[name]]
@@ -195,14 +197,14 @@ def _package_versions() -> dict[str, str]:
 
 
 class Cluster:
-    """`Executor` over the workers of a Dask client."""
+    """Executor that runs functions on the workers of a Dask client."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._killed = import_module("distributed.scheduler").KilledWorker
-        self._closed = import_module("distributed.comm").CommClosedError
+        self._killed_worker_error = import_module("distributed.scheduler").KilledWorker
+        self._comm_closed_error = import_module("distributed.comm").CommClosedError
         self._n_threads = 1
-        self._last_count = -float("inf")
+        self._last_count_time = -float("inf")
         self._last_worker_seen = time.monotonic()  # when a worker was last seen
 
     def map(
@@ -210,7 +212,7 @@ class Cluster:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: OnWorkerDeath[Result] = None,
+        on_worker_death: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
         """Yield function(item) for every item, in order.
 
@@ -218,8 +220,8 @@ class Cluster:
         ----------
         function : function that is sent to the workers
         items : items, of which a bounded number is submitted at a time
-        lost : function that returns a result for an item whose worker always ended; None raises the
-            error
+        on_worker_death : function from the error to the result of an item whose worker ended at
+            each attempt; None raises the error
         """
         self._last_worker_seen = time.monotonic()
         waiting: deque[_Task] = deque()
@@ -231,12 +233,12 @@ class Cluster:
             for item in items:
                 while self._is_queue_full(waiting):
                     if waiting[0].future.done():
-                        yield self._result(waiting.popleft(), waiting, lost)
+                        yield self._get_result(waiting.popleft(), waiting, on_worker_death)
                     else:
                         time.sleep(0.005)
                 waiting.append(_Task(self.client, sent, item))
             while waiting:
-                yield self._result(waiting.popleft(), waiting, lost)
+                yield self._get_result(waiting.popleft(), waiting, on_worker_death)
         except Exception as error:
             self._check_scheduler(error)
             raise
@@ -246,10 +248,10 @@ class Cluster:
                     self.client.cancel([task.future for task in waiting])
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Store items on the workers, so that several calls of `map` can use them."""
+        """Store items on the workers for several calls of `map`; see `Executor.broadcast`."""
         try:
             broadcast_items = [
-                _StoredItem(self.client, partial(_item_at, open_items, index), item)
+                _StoredItem(self.client, partial(_read_item, open_items, index), item)
                 for index, item in enumerate(open_items())
             ]
         except Exception as error:
@@ -258,8 +260,8 @@ class Cluster:
         return lambda: iter(broadcast_items)
 
     def _check_scheduler(self, error: Exception) -> None:
-        """Raise ClusterError, caused by `error`, if the connection to the scheduler is lost."""
-        has_gone = self.client.status != "running" or isinstance(error, self._closed)
+        """Raise ClusterError from `error` if the connection to the scheduler is lost."""
+        has_gone = self.client.status != "running" or isinstance(error, self._comm_closed_error)
         if has_gone and not isinstance(error, ClusterError):
             raise ClusterError(
                 "lost the connection to the Dask scheduler; start it and run the command "
@@ -275,11 +277,11 @@ class Cluster:
         )
 
     def _count_workers(self) -> None:
-        """Update the number of threads; raise ClusterError after a long time without workers."""
+        """Update the number of threads; raise ClusterError after five minutes without workers."""
         now = time.monotonic()
-        if now <= self._last_count + 2:
+        if now <= self._last_count_time + 2:
             return
-        self._last_count = now
+        self._last_count_time = now
         n_threads = sum(self.client.nthreads().values())
         self._n_threads = max(1, n_threads)
         self._last_worker_seen = now if n_threads else self._last_worker_seen
@@ -293,7 +295,7 @@ class Cluster:
             )
 
     def _wait_for_result(self, future: Any) -> Any:
-        """Return the result of a future; raise ClusterError if no worker is left for too long."""
+        """Return the result of a future; raise ClusterError after five minutes without workers."""
         while True:
             with suppress(TimeoutError):
                 return future.result(timeout=2)
@@ -301,7 +303,10 @@ class Cluster:
                 return future.result()
             self._count_workers()
 
-    def _result(self, task: _Task, others: Iterable[_Task], lost: OnWorkerDeath[Result]) -> Result:
+    def _get_result(
+        self, task: _Task, others: Iterable[_Task], on_worker_death: OnWorkerDeath[Result]
+    ) -> Result:
+        """Return the result of a task; if its worker ends, run the task again after `others`."""
         is_alone = False
         for attempt in range(_MAX_ATTEMPTS):
             try:
@@ -309,9 +314,9 @@ class Cluster:
                 return result
             except CancelledError:  # the item was stored on a worker that ended
                 time.sleep(0.1 * attempt)
-            except self._killed as error:
+            except self._killed_worker_error as error:
                 if is_alone:
-                    return _lost_result(error, lost)
+                    return _result_without_worker(error, on_worker_death)
                 # Another item may have ended the workers, so this one is tried alone.
                 while not all(other.future.done() for other in others):
                     self._count_workers()
@@ -329,7 +334,7 @@ class _StoredFunction:
         self._function = function
         self._future = self._send()
 
-    def future(self) -> Any:
+    def get_future(self) -> Any:
         """Return the future of the function; send the function again if it was lost."""
         if self._future.status == "error":  # workers ended when they received it
             self._future = self._send()
@@ -342,14 +347,14 @@ class _StoredFunction:
 
 
 class _StoredItem:
-    """Item that is stored on a worker; it is read and sent again if that worker ends."""
+    """Item that is stored on a worker, and is read and sent again if that worker ends."""
 
     def __init__(self, client: Any, read: Callable[[], Any], item: Any) -> None:
         self._client = client
         self._read = read
         self._future = self._send(item)
 
-    def future(self) -> Any:
+    def get_future(self) -> Any:
         """Return the future of the item; read and send the item again if it was lost."""
         if self._future.status != "finished":
             self._future = self._send(self._read())
@@ -375,18 +380,18 @@ class _Task:
     def __init__(self, client: Any, function: _StoredFunction, item: Any) -> None:
         self.function = function
         self.item = item
-        argument = item.future() if isinstance(item, _StoredItem) else item
+        argument = item.get_future() if isinstance(item, _StoredItem) else item
         self.future = client.submit(
-            _call_single_threaded, function.future(), argument, pure=False, retries=_RETRIES
+            _call_single_threaded, function.get_future(), argument, pure=False, retries=_RETRIES
         )
 
 
 def _with_local_settings(
-    allow: bool, surface: Surface, function: Callable[[Item], Result], item: Item
+    allow_missing: bool, surface: Surface, function: Callable[[Item], Result], item: Item
 ) -> Result:
-    """Call a function with the settings (missing chunks, hints) of the submitting process."""
+    """Return function(item), computed with the settings of the submitting process."""
     set_hint_surface(surface)  # permanently, as tasks of the same client run concurrently
-    with allow_missing_chunks(allow):
+    with allow_missing_chunks(allow_missing):
         return function(item)
 
 
@@ -397,16 +402,17 @@ def _call_single_threaded(function: Callable[[Item], Result], item: Item) -> Res
 
 
 def _return_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the argument: a task whose result is a function that is stored on the cluster."""
     return function
 
 
-def _lost_result(error: Exception, lost: OnWorkerDeath[Result]) -> Result:
+def _result_without_worker(error: Exception, on_worker_death: OnWorkerDeath[Result]) -> Result:
     reason = ClusterError(
         "the worker process ended each time, even without other tasks; it may need more memory"
     )
-    if lost is None:
+    if on_worker_death is None:
         raise reason from error
-    return lost(reason)
+    return on_worker_death(reason)
 
 
 def _no_workers_error() -> ClusterError:
@@ -422,5 +428,5 @@ def _too_many_failures_error() -> ClusterError:
     )
 
 
-def _item_at(open_items: OpenItems, index: int) -> Any:
+def _read_item(open_items: OpenItems, index: int) -> Any:
     return next(islice(open_items(), index, None))

@@ -1,4 +1,4 @@
-"""Series and number of frames of a DICOM file, read from its header.
+"""Series and number of frames of a DICOM file, read from the header.
 
 Reads little-endian files with explicit value representations, such as all compressed ones, up to
 the tag NumberOfFrames. See DICOM PS3.5, section 7, and PS3.10, section 7.
@@ -23,28 +23,28 @@ _MAX_NESTING = 20
 
 
 class Series(NamedTuple):
-    """SeriesInstanceUID and number of frames of a file (1 if it states none)."""
+    """Series of a DICOM file: SeriesInstanceUID, and number of frames (1 if not in the header)."""
 
     uid: str
     n_frames: int
 
 
-def series_of(path: Path) -> Series | None:
-    """Return the series of a file, cached until the file changes; None if it states none."""
+def find_series(path: Path) -> Series | None:
+    """Return the series of a file, cached until the file changes; None if it has no series."""
     try:
         return _cached_series(str(path), _file_state(path))
     except OSError:
         return None
 
 
-def files_of_series(path: Path) -> list[Path]:
+def find_other_series_files(path: Path) -> list[Path]:
     """Return the other DICOM files of the same series (slide) in the folder of this file.
 
-    For a file without a series, return all other files without one. Results are cached until the
-    folder changes.
+    For a file without a series, return all other files without a series. Results are cached until
+    the folder changes.
     """
     folder = path.parent
-    groups = _files_by_series(str(folder), _file_state(folder))
+    groups = _group_by_series(str(folder), _file_state(folder))
     return [folder / name for name in groups.get(_series_uid(path), ()) if name != path.name]
 
 
@@ -54,8 +54,8 @@ def _cached_series(path: str, state: tuple[int, ...]) -> Series | None:
 
 
 @lru_cache(maxsize=100)
-def _files_by_series(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
-    """Return the names of the files in a folder by their SeriesInstanceUID, or None."""
+def _group_by_series(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
+    """Return the names of a folder's files by SeriesInstanceUID; key None for other files."""
     groups: dict[str | None, list[str]] = {}
     for name in sorted(os.listdir(folder)):
         path = Path(folder, name)
@@ -65,18 +65,19 @@ def _files_by_series(folder: str, state: tuple[int, ...]) -> dict[str | None, li
 
 
 def _series_uid(path: Path) -> str | None:
-    series = series_of(path) if path.suffix.lower() == DICOM_SUFFIX else None
+    series = find_series(path) if path.suffix.lower() == DICOM_SUFFIX else None
     return series.uid if series else None
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
+    """Return mode, device, inode, size and times of a file or folder, to detect changes."""
     status = os.stat(path)
     sizes = status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return status.st_mode, status.st_dev, status.st_ino, *sizes
 
 
 def read_series(path: Path) -> Series | None:
-    """Return the series of a file; None if it is damaged or not DICOM."""
+    """Read the series of a file without a cache; None if it is damaged or not DICOM."""
     with path.open("rb") as file:
         data = file.read(_HEAD_BYTES)
     if data[128:132] != b"DICM":
@@ -99,7 +100,7 @@ def read_series(path: Path) -> Series | None:
 
 
 def _read_element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
-    """Return the tag of the element at this position, and the length and start of its value."""
+    """Return the tag of the element at a position, and the length and start of its value."""
     group, number = struct.unpack_from("<HH", data, at)
     if group == _ITEM_TAG[0]:  # items have no value representation
         return (group, number), struct.unpack_from("<I", data, at + 4)[0], at + 8
@@ -109,7 +110,7 @@ def _read_element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
 
 
 def _skip_undefined_length(data: bytes, at: int, level: int) -> int:
-    """Return the position after a sequence or item of undefined length."""
+    """Return the position after a sequence or item of undefined length that begins at `at`."""
     if level > _MAX_NESTING:
         raise ValueError("DICOM sequences are nested too deeply")
     while True:

@@ -1,6 +1,6 @@
 """Files: locks, signatures and digests, atomic writes, temporary folders, checks of outputs.
 
-Folders that represent one image, such as Zarr, are handled like files.
+A folder that is one image, such as a Zarr store, is handled like a file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from .dicom_header import DICOM_SUFFIX, files_of_series
+from .dicom_header import DICOM_SUFFIX, find_other_series_files
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-_LOCKED_BYTE = 2**30  # locked byte, beyond the content, as Windows makes locked bytes unreadable
+_LOCKED_BYTE = 2**30  # position beyond the content, as Windows makes locked bytes unreadable
 
 
 def lock_descriptor(descriptor: int) -> None:
@@ -41,9 +41,9 @@ def lock_descriptor(descriptor: int) -> None:
     Raises
     ------
     BlockingIOError
-        Another process, or another descriptor of this one, holds the lock.
+        If the file is locked by another process or through another descriptor.
     OSError
-        The file system has no locks.
+        If the file system has no locks.
     """
     if sys.platform == "win32":
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
@@ -66,29 +66,29 @@ _MAX_CACHED_LISTINGS = 1000
 
 @dataclass(frozen=True)
 class _CachedListing:
-    state: tuple[int, int, int]
-    valid_until: float
+    signature: tuple[int, int, int]
+    valid_until: float  # of `time.monotonic`
 
 
 _LISTINGS: dict[str, _CachedListing] = {}
 
 
 def folder_signature(folder: str) -> tuple[int, int, int]:
-    """Return a signature of a folder: total size, time of the last change and a hash.
+    """Return a signature of a folder: total size in bytes, last modification in ns, and a hash.
 
-    The hash covers names, sizes and times, as described in `stat_signature`.
+    The hash covers names, sizes and times of all files; see `stat_signature`.
     """
     start = time.monotonic()
     cached = _LISTINGS.get(folder)
     if cached is not None and start < cached.valid_until:
-        return cached.state
-    state = _compute_signature(folder)
+        return cached.signature
+    signature = _compute_signature(folder)
     duration = time.monotonic() - start
     if duration > _SLOW_LISTING_S:
         while len(_LISTINGS) >= _MAX_CACHED_LISTINGS:
             _LISTINGS.pop(next(iter(_LISTINGS)), None)
-        _LISTINGS[folder] = _CachedListing(state, start + (1 + _CACHE_FACTOR) * duration)
-    return state
+        _LISTINGS[folder] = _CachedListing(signature, start + (1 + _CACHE_FACTOR) * duration)
+    return signature
 
 
 def _compute_signature(folder: str) -> tuple[int, int, int]:
@@ -102,7 +102,7 @@ def _compute_signature(folder: str) -> tuple[int, int, int]:
 
 
 def folder_digest(folder: str) -> str:
-    """Return the SHA-256 of relative names and contents of all files of a folder."""
+    """Return the SHA-256 of the relative names and the contents of all files in a folder."""
     total = hashlib.sha256()
     for name, *_ in files_inside(folder):
         with open(os.path.join(folder, name), "rb") as file:
@@ -112,10 +112,10 @@ def folder_digest(folder: str) -> str:
 
 
 def files_inside(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, int, int]]:
-    """Yield name, size, and times of modification and change of every file below a folder.
+    """Yield (name, size, mtime_ns, ctime_ns) of every file in a folder and its subfolders.
 
-    If `subfolder` is not empty, only the files below it are listed; names are always relative to
-    `folder`. Links to folders are not followed, as they may form cycles.
+    Names are relative to `folder`. If `subfolder` is not empty, only its files are listed. Links to
+    folders are not followed, as they may form cycles.
     """
     with os.scandir(os.path.join(folder, subfolder)) as iterator:
         entries = sorted(iterator, key=lambda entry: entry.name)
@@ -140,9 +140,9 @@ _STALE_S = 24 * 3600
 _MAX_SUFFIX_BYTES = 32
 _FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _FULL_DISK_BYTES = 2**20
-# Suffixes of slides whose file is an index of others in its folder.
+# Suffixes of slides that consist of several files of one folder.
 _INDEX_SUFFIXES = (DICOM_SUFFIX, ".vms", ".vmu")
-_N_PIECES, _PIECE_BYTES = 16, 2**16  # pieces of a file for `sampled_digest`
+_N_BLOCKS, _BLOCK_BYTES = 16, 2**16  # blocks of a file that `sampled_digest` reads
 _FOLDER_IMAGE_SUFFIXES = (".zarr",)  # folders that count as files
 # On Windows, files that are open elsewhere, such as in a virus scanner, cannot be replaced.
 _IS_WINDOWS = os.name == "nt"
@@ -155,14 +155,14 @@ class WriteError(OSError):
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary name in the same folder; on success the file gets its final name.
+    """Return a context that yields a temporary path, and renames this file to `path` on success.
 
-    The name is unique, so that any number of threads and processes may write the same file; the
-    last one wins. If the path is a link, its target is replaced; devices and pipes raise
-    WriteError. If `durable`, the content is flushed to disk before renaming, and the folder
-    afterwards; this is not needed for files that can be recomputed.
+    The temporary name is unique, so that several threads and processes may write the same path; the
+    last writer replaces the others' files. If the path is a link, its target is replaced; devices
+    and pipes raise WriteError. If `durable`, the content is flushed to disk before renaming, and
+    the folder afterwards; this is not needed for files that can be recomputed.
     """
-    path = true_file(path)
+    path = resolve_output_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale_partials(path.parent)
     # Not created here, so that a writer that writes elsewhere fails and leaves no empty file.
@@ -183,7 +183,7 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
             partial.unlink()
 
 
-def true_file(path: Path) -> Path:
+def resolve_output_path(path: Path) -> Path:
     """Resolve links in a path to write to; raise WriteError if it is a device or a pipe."""
     try:
         status = path.stat()
@@ -199,7 +199,7 @@ def true_file(path: Path) -> Path:
 
 
 def _replace_with_retries(partial: Path, path: Path) -> None:
-    """Rename the file, with retries while others read the existing one."""
+    """Rename `partial` to `path`; on Windows, retry while other programs read `path`."""
     for wait in _RETRY_WAITS_S if _IS_WINDOWS else ():
         try:
             os.replace(partial, path)
@@ -210,14 +210,14 @@ def _replace_with_retries(partial: Path, path: Path) -> None:
 
 
 def _partial_suffix(path: Path) -> str:
-    """Return the suffix for a partial file, as some writers choose the format by it."""
+    """Return the suffix of the partial file; writers may choose the file format by it."""
     is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_SUFFIX_BYTES
     return path.suffix if is_short else ".file"
 
 
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Return a context that turns write errors into WriteError with the path and the reason."""
+    """Return a context that converts write errors to WriteError with the path and the reason."""
     try:
         yield
     except Exception as error:
@@ -242,7 +242,7 @@ def _flush_to_disk(path: Path, access: int) -> None:
 
 @cache  # once per process, as listing a folder for each of its files would be slow
 def _remove_stale_partials(folder: Path) -> None:
-    """Remove partial files in a folder that killed runs left a day ago or earlier."""
+    """Remove partial files of killed runs from a folder if they are older than a day."""
     for path in folder.glob(".*.partial.*"):
         with suppress(OSError):  # already removed, or another user's file
             if (
@@ -253,11 +253,11 @@ def _remove_stale_partials(folder: Path) -> None:
 
 
 def stat_signature(path: Path) -> tuple[int, ...]:
-    """Return device, inode, size and times of a file; changes if the file or its link target does.
+    """Return device, inode, size in bytes and times in ns of a file, to detect changes.
 
-    The time of change, which cannot be set, reveals new content of the same size and modification
-    time. Device and inode numbers may differ on other machines or after a restart; use `file_key`
-    for keys on disk. The signature of a folder that is an image covers all its files.
+    Links are followed. The time of change, which cannot be set, reveals new content of the same
+    size and modification time. Device and inode numbers may differ on other machines or after a
+    restart; use `file_key` for keys on disk. The signature of a folder covers all its files.
     """
     status = os.stat(path)
     sizes = folder_signature(str(path)) if stat.S_ISDIR(status.st_mode) else _size_and_times(status)
@@ -269,9 +269,9 @@ def _size_and_times(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def file_key(path: Path) -> list[Any]:
-    """Return a key that changes when the file is replaced or changed, equal on all machines.
+    """Return a cache key of a file, which changes if the file changes and is equal on all machines.
 
-    Only one `stat` call is made, as each may block a thread of a busy server.
+    `stat` is called only once per file, as each call may block a thread of a busy server.
     """
     device, number, *sizes = stat_signature(path)
     states = [[p.name, *_size_and_times(p.stat())] for p in _companion_files(path)]
@@ -279,9 +279,9 @@ def file_key(path: Path) -> list[Any]:
 
 
 def key_of_files(paths: Iterable[Path]) -> list[Any]:
-    """Return a key that changes when one of several files is replaced, changed or removed.
+    """Return a cache key of several files, which changes if one of them changes or is removed.
 
-    It is faster than `file_key` of each file, as companion files are listed only once.
+    This is faster than `file_key` of each file, as companion files are listed only once.
     """
     keys: list[Any] = []
     folders: dict[Path, None] = {}
@@ -305,13 +305,13 @@ def key_of_files(paths: Iterable[Path]) -> list[Any]:
 def _resolved_path(path: str, device: int, number: int) -> str:
     """Return the path with all links resolved.
 
-    Resolving accesses every parent folder. The result is cached by device and inode number.
+    As this accesses every parent folder, results are cached by path, device and inode number.
     """
     return os.path.realpath(path)
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path is a file, or a folder that counts as one."""
+    """Return whether a path is an existing file, or a folder that counts as a file (Zarr)."""
     try:
         return path.is_file() or (path.suffix.lower() in _FOLDER_IMAGE_SUFFIXES and path.is_dir())
     except OSError:  # an invalid name
@@ -319,15 +319,15 @@ def exists(path: Path) -> bool:
 
 
 def _companion_files(path: Path) -> list[Path]:
-    """Return the other files of a slide that consists of several."""
+    """Return the other files of a slide; empty if the slide is a single file."""
     if path.suffix.lower() == DICOM_SUFFIX:
-        return files_of_series(path)
+        return find_other_series_files(path)
     folder = _companion_folder(path)
     return [] if folder is None else [other for other in _list_files(folder) if other != path]
 
 
 def _companion_folder(path: Path) -> Path | None:
-    """Return the folder with the other files of a slide; None for other images."""
+    """Return the folder with the other files of a slide; None if the slide is a single file."""
     suffix = path.suffix.lower()
     if suffix == ".mrxs":
         return path.with_suffix("")
@@ -345,7 +345,7 @@ def file_bytes(path: Path) -> int:
 
 
 def modification_time(path: Path) -> float:
-    """Return the time of the last change of a file or folder image, in seconds (`time.time`)."""
+    """Return the time of the last change of a file or Zarr folder in seconds since the epoch."""
     status = os.stat(path)
     is_folder = stat.S_ISDIR(status.st_mode)
     return (folder_signature(str(path))[1] if is_folder else status.st_ctime_ns) / 1e9
@@ -363,12 +363,12 @@ def content_digest(path: Path) -> str:
 
 
 def sampled_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's size and of 16 evenly spaced pieces of 64 KiB.
+    """Return the SHA-256 of a file's size and of 16 evenly spaced blocks of 64 KiB.
 
     Files up to 1 MiB are read as a whole. Different large files may have the same digest, so it
-    orders files but does not identify them; see `content_digest`. The digest of a folder covers the
-    names and sizes of its files and the first bytes of 16 of them. It is empty for files that
-    cannot be read, and for pipes and devices, which are never opened.
+    can order files but not identify them; see `content_digest`. The digest of a folder covers the
+    names and sizes of its files and the first 64 KiB of 16 files. The digest is empty for files
+    that cannot be read, and for pipes and devices, which are never opened.
     """
     try:
         if not (path.is_file() or path.is_dir()):
@@ -384,19 +384,19 @@ def _cached_sampled_digest(path: str, *state: int) -> str:
     if os.path.isdir(path):
         names = [(name, sizes[0]) for name, *sizes in files_inside(path)]
         total.update(repr(names).encode("utf-8", "surrogateescape"))
-        for name, _ in names[:: max(1, len(names) // _N_PIECES)][:_N_PIECES]:
+        for name, _ in names[:: max(1, len(names) // _N_BLOCKS)][:_N_BLOCKS]:
             with open(os.path.join(path, name), "rb") as file:
-                total.update(file.read(_PIECE_BYTES))
+                total.update(file.read(_BLOCK_BYTES))
         return total.hexdigest()
     n_bytes = os.path.getsize(path)
     total.update(repr(n_bytes).encode())
     with open(path, "rb") as file:
-        if n_bytes <= _N_PIECES * _PIECE_BYTES:
+        if n_bytes <= _N_BLOCKS * _BLOCK_BYTES:
             total.update(file.read())
         else:
-            for piece in range(_N_PIECES):
-                file.seek((n_bytes - _PIECE_BYTES) * piece // (_N_PIECES - 1))
-                total.update(file.read(_PIECE_BYTES))
+            for block in range(_N_BLOCKS):
+                file.seek((n_bytes - _BLOCK_BYTES) * block // (_N_BLOCKS - 1))
+                total.update(file.read(_BLOCK_BYTES))
     return total.hexdigest()
 
 
@@ -413,13 +413,13 @@ _MIN_ABANDONED_AGE_S = 60  # younger folders may not be locked yet
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a temporary folder with this prefix, and remove those left by killed processes.
+    """Return a context that yields a temporary folder; remove those left by killed processes.
 
-    Each folder is locked by its process; the lock ends with it. The prefix includes the machine's
-    name, as other machines that share the directory may not see the lock.
+    A process locks its folder; the lock ends with the process. The machine's name is appended to
+    `prefix`, as other machines that share the directory may not see the lock.
     """
     machine_prefix = f"{prefix}{platform.node()}-"
-    _remove_abandoned(machine_prefix)
+    _remove_abandoned_folders(machine_prefix)
     with tempfile.TemporaryDirectory(prefix=machine_prefix) as name, ExitStack() as stack:
         with suppress(OSError):  # without locks, such folders are never removed
             stack.enter_context(_locked(Path(name)))
@@ -428,7 +428,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; raise BlockingIOError if it is locked elsewhere."""
+    """Return a context that locks a folder; raise BlockingIOError if another process locks it."""
     if (
         sys.platform == "win32"
     ):  # folders cannot be locked, so those of killed processes are not removed
@@ -442,7 +442,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _remove_abandoned(prefix: str) -> None:
+def _remove_abandoned_folders(prefix: str) -> None:
     if sys.platform == "win32":
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -454,16 +454,16 @@ def _remove_abandoned(prefix: str) -> None:
 
 
 class OutputError(ValueError):
-    """Exception raised if an output path is unusable; the message says why and what to do."""
+    """Exception raised if an output path is unusable; the message gives reason and remedy."""
 
 
 def check_writable_file(path: Path) -> None:
-    """Raise OutputError if a file cannot be written to a path, whose parents may be missing."""
+    """Raise OutputError if a file cannot be created or replaced; parents need not exist."""
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     if not existing.is_dir():
         raise OutputError(f"{path}: {existing} is a file, not a folder; choose another path")
     try:
-        path = true_file(path)
+        path = resolve_output_path(path)
     except WriteError as error:
         raise OutputError(str(error)) from error
     if path.is_dir():
@@ -472,7 +472,7 @@ def check_writable_file(path: Path) -> None:
 
 
 def check_writable_folder(path: Path) -> None:
-    """Raise OutputError if a folder of results cannot be created; parents may be missing."""
+    """Raise OutputError if files cannot be written to a folder, which need not exist."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise OutputError(f"{path}: {existing} is a file; give the name of a folder")
@@ -480,7 +480,7 @@ def check_writable_folder(path: Path) -> None:
 
 
 def check_disk_space(path: Path, n_bytes: int) -> None:
-    """Raise OutputError if the disk has less space than n_bytes."""
+    """Raise OutputError if less than n_bytes are free on the disk of a path."""
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < n_bytes:
@@ -491,6 +491,7 @@ def check_disk_space(path: Path, n_bytes: int) -> None:
 
 
 def _check_writable(path: Path, folder: Path) -> None:
+    """Raise OutputError, with `path` in the message, unless files can be created in `folder`."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

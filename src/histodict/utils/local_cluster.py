@@ -1,7 +1,7 @@
 """Local Dask cluster that other users of the machine cannot access.
 
 Anyone who can connect to a port of a scheduler, worker or nanny can run code in it. All of them
-therefore use TLS with a certificate made for this cluster, which both sides must present. Dask's
+therefore use TLS with a certificate made for this cluster, which both ends must present. Dask's
 web pages need no certificate and are disabled. The key is only stored in the memory of the
 processes; to load it, it is written to a file in a private folder that is removed immediately.
 """
@@ -28,25 +28,25 @@ _HOST = "127.0.0.1"
 _START_TIMEOUT = {"distributed.deploy.lost-worker-timeout": "1h"}
 
 
-class _NoPages:
-    """Mix-in that disables web pages; `dashboard=False` would still open a port for others."""
+class _NoWebPages:
+    """Mix-in that disables Dask's web pages; `dashboard=False` alone still opens a port."""
 
     def start_http_server(self, *args: Any, **options: Any) -> None:
         """Do nothing."""
         pass
 
 
-class _Scheduler(_NoPages, distributed.Scheduler):
+class _Scheduler(_NoWebPages, distributed.Scheduler):
     pass
 
 
-class _Worker(_NoPages, distributed.Worker):
+class _Worker(_NoWebPages, distributed.Worker):
     pass
 
 
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[Any]:
-    """Start `n_workers` workers of one thread, each with an equal part of the memory."""
+    """Return a context that yields a cluster of workers with one thread and equal memory each."""
     with ignore_sigint():
         starting = ThreadPoolExecutor(1).submit(_create_cluster, n_workers)
     # Dask cannot close a cluster that is starting, so interrupts wait until it has started.

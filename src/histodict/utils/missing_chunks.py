@@ -1,8 +1,8 @@
 """Setting to allow images and feature files with missing chunks.
 
-A missing chunk of an array reads as the fill value. It may be missing because the copy is
-incomplete or because it was never written; the two cannot be distinguished. Arrays with missing
-chunks therefore raise an error unless they are allowed here.
+A missing chunk of an array reads as the fill value. Whether the copy is incomplete or the chunk was
+never written cannot be distinguished. Arrays with missing chunks therefore raise an error unless
+missing chunks are allowed here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from contextlib import contextmanager
 from .validation import hint
 
 _LOCK = threading.Lock()
-_N_ALLOWING = [0]
+_N_ALLOWING = [0]  # number of active contexts that allow missing chunks
 _WARNED: set[str] = set()
 
 
 @contextmanager
 def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
-    """Allow images and feature files with missing chunks, in this process.
+    """Return a context in which this process accepts images and feature files with missing chunks.
 
     Missing chunks count as the fill value of their array, usually 0: black pixels, vectors of
     zeros. A warning is issued for each file.
 
     Parameters
     ----------
-    allow : if False, nothing changes
+    allow : whether to allow missing chunks; if False, the context has no effect
 
     Examples
     --------
@@ -52,7 +52,10 @@ def missing_chunks_allowed() -> bool:
 
 
 def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
-    """Return the error message for missing chunks; warn and return "" if they are allowed."""
+    """Return the error message for missing chunks of the array or file `name`; "" if none.
+
+    If missing chunks are allowed, warn and return "".
+    """
     if not n_missing:
         return ""
     message = f"{name}: {n_missing} of {n_chunks} chunks are missing"

@@ -1,7 +1,7 @@
 """Parallel execution: threads, processes, executors and execution options.
 
-Results do not depend on the number of threads, nor on whether threads or workers of a cluster
-compute them. Executors send functions and items. Items should name files and positions in them;
+Results are the same for any number of threads and for workers of a cluster. An executor may send
+functions and items to other machines. Items should therefore name files and positions in them;
 pixels and open files cannot be sent efficiently.
 """
 
@@ -44,7 +44,7 @@ def available_cores() -> int:
 
 
 def count_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads: None or −1 for all cores, −2 for all but one, and so on."""
+    """Return the number of threads: None and −1 request all cores, −2 all but one, and so on."""
     cores = available_cores()
     if n_jobs is None:
         return cores
@@ -58,24 +58,24 @@ def count_jobs(n_jobs: int | None) -> int:
 
 
 @lru_cache(maxsize=1)
-def _blas_libraries(n_modules: int) -> ThreadpoolController:
-    """Return the BLAS libraries of this process, cached until more modules are imported."""
+def _find_blas_libraries(n_imported_modules: int) -> ThreadpoolController:
+    """Return a controller of the loaded BLAS libraries; the argument is only a cache key."""
     return ThreadpoolController().select(user_api="blas")
 
 
-def _permit_limit() -> None:
-    """Permit the current thread to set the BLAS limit.
+def _permit_blas_limit() -> None:
+    """Allow the current thread to set the limit of BLAS threads.
 
     From version 3.8 on, threadpoolctl ignores limits that are not set by the first thread that set
-    one. `_SharedLimit` sets limits under a lock, so that any thread may do so.
+    one. `_SharedBlasLimit` sets limits under a lock, so that any thread may do so.
     """
     clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if clear:
         clear(force=True)
 
 
-class _SharedLimit:
-    """BLAS limit of the whole process: set by the first thread to enter, removed by the last."""
+class _SharedBlasLimit:
+    """Context manager that limits BLAS to one thread until the last thread that entered exits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,25 +87,25 @@ class _SharedLimit:
         with self._lock:
             if self._n_inside == 0 or len(sys.modules) != self._n_modules:
                 self._n_modules = len(sys.modules)
-                _permit_limit()
-                self._limits.append(_blas_libraries(self._n_modules).limit(limits=1))
+                _permit_blas_limit()
+                self._limits.append(_find_blas_libraries(self._n_modules).limit(limits=1))
             self._n_inside += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._n_inside -= 1
             if self._n_inside == 0:
-                _permit_limit()
+                _permit_blas_limit()
                 while self._limits:
                     self._limits.pop().restore_original_limits()
 
 
-_SHARED_LIMIT = _SharedLimit()
+_SHARED_BLAS_LIMIT = _SharedBlasLimit()
 
 
 def single_blas_thread() -> AbstractContextManager[None]:
-    """Return a context in which matrix products use one thread, so that rounding is the same."""
-    return _SHARED_LIMIT
+    """Return a context in which BLAS uses one thread, so that rounding is reproducible."""
+    return _SHARED_BLAS_LIMIT
 
 
 def map_blocks(
@@ -113,8 +113,9 @@ def map_blocks(
 ) -> Iterator[Result]:
     """Yield function(block) for every block, in order.
 
-    Each block is computed with one BLAS thread, so results are bitwise equal for any n_jobs. At
-    most two blocks per thread are pending, so memory does not grow with the number of blocks.
+    Each block is computed with one BLAS thread, so results are bitwise equal for any `n_jobs` (see
+    `count_jobs`). At most two blocks per thread are pending, so memory does not grow with their
+    number.
     """
     n_threads = count_jobs(n_jobs)
     if n_threads > 1:  # a single block is computed in the calling thread
@@ -142,7 +143,7 @@ def map_blocks(
 
 Item = TypeVar("Item")
 OnWorkerDeath = Callable[[Exception], Result] | None
-OpenItems = Callable[[], Iterator[Any]]
+OpenItems = Callable[[], Iterator[Any]]  # starts a new iteration over the items
 
 
 class ClusterError(OSError):
@@ -157,25 +158,28 @@ class Executor(Protocol):
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: OnWorkerDeath[Result] = None,
+        on_worker_death: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
-        """Yield function(item) for every item, in order; a bounded number is pending.
+        """Yield function(item) for every item, in order.
 
         Parameters
         ----------
         function : function to call
         items : items, of which a bounded number is read ahead
-        lost : function that returns a result for an item whose worker always ended; None raises the
-            error
+        on_worker_death : function from the error to the result of an item whose worker ended at
+            each attempt; None raises the error
         """
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Store items on the workers, so that several calls of `map` can use them."""
+        """Store items on the workers for several calls of `map`.
+
+        `open_items` returns an iterator over the items; the result returns one over stored items.
+        """
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Executor with `n_jobs` threads of this process; None for all cores."""
+    """Executor with threads of this process; for `n_jobs` see `count_jobs`."""
 
     n_jobs: int | None = None
 
@@ -184,7 +188,7 @@ class Threads:
         function: Callable[[Item], Result],
         items: Iterable[Item],
         *,
-        lost: OnWorkerDeath[Result] = None,
+        on_worker_death: OnWorkerDeath[Result] = None,
     ) -> Iterator[Result]:
         """Yield function(item) for every item, in order."""
         return map_blocks(function, items, self.n_jobs)
@@ -194,16 +198,18 @@ class Threads:
         return open_items
 
 
-# Locks that a pool of processes needs, with a margin.
+# Locks that a pool of processes needs, and some in reserve.
 _N_LOCKS = 24
 
 
 def map_processes(
     calls: Iterable[Any], n_processes: int, *, one_thread: bool = False
 ) -> Generator[Any, None, None]:
-    """Return the results of joblib's `delayed` calls, in order; they start immediately.
+    """Start calls in processes and return a generator of their results, in order.
 
     joblib is used as its processes need no `if __name__ == "__main__":` in the user's script.
+
+    `calls` are results of `joblib.delayed`; `one_thread` limits numerical libraries.
     """
     from joblib import Parallel, parallel_config
 
@@ -216,7 +222,7 @@ def map_processes(
         )
         return (function(*args, **kwargs) for function, args, kwargs in calls)
     folder, surface = os.getcwd(), hint_surface()
-    _start_tracker()
+    _start_resource_tracker()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), ignore_sigint():
         results: Generator[Any, None, None] = Parallel(
             n_processes,
@@ -228,8 +234,8 @@ def map_processes(
     return results
 
 
-def _start_tracker() -> None:
-    """Start joblib's resource tracker; before 1.6, a later start would unblock Ctrl-C."""
+def _start_resource_tracker() -> None:
+    """Start joblib's resource tracker; in joblib before 1.6, a later start unblocks Ctrl-C."""
     from joblib.externals.loky.backend import resource_tracker
 
     resource_tracker.ensure_running()
@@ -238,9 +244,9 @@ def _start_tracker() -> None:
 def _with_local_settings(
     folder: str, surface: Surface, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Call a function with the working directory and hint surface of the calling process.
+    """Call a function with the working directory and hint surface of the submitting process.
 
-    Both are set at each call because joblib reuses its processes.
+    Both are set at each call because joblib reuses its worker processes.
     """
     os.chdir(folder)
     set_hint_surface(surface)
@@ -257,11 +263,11 @@ def can_share_locks() -> bool:
         return False
 
 
-Step = Callable[[], None]
+Step = Callable[[], None]  # called after each step of a task
 
 
-class _TaskEndedError(Exception):
-    """Exception raised in a task to end it when its result is no longer needed."""
+class _TaskCancelledError(Exception):
+    """Exception raised in a task to cancel it after another task has failed."""
 
 
 def run_concurrently(
@@ -269,12 +275,12 @@ def run_concurrently(
 ) -> list[Result]:
     """Run tasks in threads and return their results in order.
 
-    If a task fails, `on_step` raises or this thread is interrupted, the other tasks end at their
-    next step.
+    If a task fails, `on_step` raises an error or this thread is interrupted, the remaining tasks
+    end at their next step.
 
     Parameters
     ----------
-    tasks : functions with one argument, a callback to call after each step
+    tasks : functions with one argument, a callback that they call after each step
     on_step : called in this thread after each step of any task
     n_threads : number of threads
     """
@@ -285,7 +291,7 @@ def run_concurrently(
 
     def step() -> None:
         if ended.is_set():
-            raise _TaskEndedError
+            raise _TaskCancelledError
         steps.put(True)
 
     with ThreadPoolExecutor(n_threads) as pool:
@@ -316,10 +322,10 @@ class ExecutionOptions:
 
     Attributes
     ----------
-    n_jobs : threads or processes; None for all cores
+    n_jobs : number of threads or processes, see `count_jobs`
     cache : folder for costly intermediate results; None disables it
     callback : receives a `Progress` after every step
-    executor : executor; None for threads or processes of this machine
+    executor : executor such as a cluster; None for threads or processes of this machine
     """
 
     n_jobs: int | None = None

@@ -29,9 +29,9 @@ class Progress:
     Attributes
     ----------
     stage : key of `STAGES`
-    done, total : finished steps and all steps
-    objective : latest value of the objective per class, if any
-    work : finished fraction of the work, from 0 to 1, if steps differ in size
+    done, total : number of finished steps and of all steps
+    objective : latest value of the objective function for each class, in training
+    work : finished fraction of the work, from 0 to 1; None if all steps are of equal size
     """
 
     stage: str
@@ -70,7 +70,7 @@ STAGES = {
     "measure": "Measuring run times",
     "stability": "Measuring the stability of atoms",
 }
-# Units of their steps; "steps" for all others.
+# Units of the steps of each stage; "steps" for other stages.
 STAGE_UNITS = {
     **dict.fromkeys(
         ("read", "patches", "features", "decision", "predict", "vectors", "gallery"), "images"
@@ -79,15 +79,15 @@ STAGE_UNITS = {
     **dict.fromkeys(("evaluate", "cross-validation", "members", "models"), "trainings"),
 }
 
-# Stages of a training and of the steps after it, in order, with their relative durations: those of
-# the preset fast on the demonstration's images.
+# Stages of training and of the computations after it, in order, with relative durations (measured
+# with the preset fast on the demonstration's images): of patch-level models, ensembles and others.
 PATCH_STAGES = dict(read=2, patches=18, initialise=22, train=46, decision=11, gallery=8, predict=10)
 ENSEMBLE_STAGES: dict[str, float] = {"cross-validation": 72, "members": 28}
 IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:
-    """Return the cumulative sums of weights (durations of steps) from 0 to 1, as fractions."""
+    """Return the fraction of the total duration (`weights`) before each step, and 1 at the end."""
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]
@@ -99,17 +99,17 @@ def no_callback(progress: Progress) -> None:
 
 
 class TimeEstimator:
-    """Estimate the remaining time of work in stages.
+    """Estimator of the remaining time of work that consists of stages.
 
     Parameters
     ----------
     weights : mapping of str to float, optional
-        Relative durations of the stages, in order. The duration of a weight of 1 is estimated
-        from the stages so far.
+        Relative durations of the stages, in order. The duration of one unit is estimated from the
+        stages so far.
     bars : rich.progress.Progress, optional
-        Display with one task per stage; by default nothing is displayed.
+        Display that gets one task per stage; by default nothing is displayed.
     clock : callable
-        Time in seconds.
+        Function that returns the time in seconds.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class TimeEstimator:
 
 
 def _format_rate(steps_per_second: float | None, unit: str) -> str:
-    """Format a rate per second, or per minute or hour if it is below 1."""
+    """Format a rate per second; per minute or hour if the number would be below 1."""
     if not steps_per_second:
         return ""
     rates = {"s": steps_per_second, "min": steps_per_second * 60, "h": steps_per_second * 3600}
@@ -182,17 +182,17 @@ def progress_bar(
     console: Console | None = None,
     transient: bool = False,
 ) -> Iterator[Callback]:
-    """Show one progress bar per stage, and yield the callback that updates them.
+    """Return a context that shows one progress bar per stage and yields the callback for updates.
 
     Parameters
     ----------
     weights : mapping of str to float, optional
-        Relative durations of stages that follow each other, see `TimeEstimator`.
+        Relative durations of the stages, see `TimeEstimator`.
     console : rich.console.Console, optional
-        Where to show them; stderr by default.
+        Console that shows the bars; stderr by default.
     transient : bool
-        Whether to remove the bars at the end. Output that is not a terminal then gets nothing;
-        otherwise it gets the final state of the bars.
+        Whether to remove the bars at the end, and to show none if the output is not a terminal. If
+        False, such output gets the final state of the bars.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn

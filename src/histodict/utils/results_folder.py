@@ -1,6 +1,6 @@
 """Folder of predictions with one file per image; finished images are not repeated.
 
-    FOLDER/done/KEY.json    rows of an image, digests of its files, and settings of the run
+    FOLDER/done/KEY.json    table rows and digests of output files of an image; settings of the run
 
 Tables contain the rows of all these files, so several runs may write to the same folder. All runs
 must have the same model and settings, which a table does not list.
@@ -17,7 +17,7 @@ from typing import Any
 from .files import content_digest
 from .text_io import read_checked_json, write_checked_json
 
-Content = dict[str, Any]
+Content = dict[str, Any]  # keys: row, regions, files, settings, options, fingerprint
 
 
 class ResultsFolder:
@@ -26,8 +26,8 @@ class ResultsFolder:
     Parameters
     ----------
     folder : folder of the results
-    settings : plain values by name, the same for all predictions in the folder
-    table : name of the table, without suffix
+    settings : JSON values by name, the same for all predictions in the folder
+    table : file name of the table, without suffix
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], table: str) -> None:
@@ -45,7 +45,10 @@ class ResultsFolder:
             )
 
     def _load(self, path: Path) -> bool:
-        """Load a file unless it is damaged; raise ValueError if its settings differ."""
+        """Load a file unless it is damaged; raise ValueError if its settings differ.
+
+        Return whether the file was loaded.
+        """
         try:
             content = read_checked_json(path)
         except (OSError, ValueError):  # reported when its image is predicted
@@ -57,7 +60,7 @@ class ResultsFolder:
         return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
-        """Start a run; raise an error if stored results of other images have other options.
+        """Start a run; raise ValueError if results of images outside the run have other options.
 
         Parameters
         ----------
@@ -70,11 +73,11 @@ class ResultsFolder:
                 self._check(content["options"], self.options)
 
     def _check(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-        """Raise ValueError if settings differ; the message lists the differences."""
+        """Raise ValueError, listing the differences, unless two settings are equal."""
         if stored == current:
             return
         changes = "; ".join(
-            f"{name} was {_short(stored.get(name))} and is now {_short(current.get(name))}"
+            f"{name} was {_shorten(stored.get(name))} and is now {_shorten(current.get(name))}"
             for name in dict.fromkeys([*current, *stored])
             if stored.get(name) != current.get(name)
         )
@@ -89,7 +92,7 @@ class ResultsFolder:
         Parameters
         ----------
         key : key of the image
-        fingerprint : description of the inputs; a result stored with another one is outdated
+        fingerprint : description of the inputs; results with another fingerprint are outdated
         """
         path = self._path(key)
         if not path.exists():
@@ -113,7 +116,7 @@ class ResultsFolder:
         Parameters
         ----------
         key : key of the image
-        content : rows of the tables and digests of the output files
+        content : table rows (`row`, `regions`) and digests of the output files (`files`)
         fingerprint : description of the inputs
         """
         run = {"settings": self.settings, "options": self.options, "fingerprint": fingerprint}
@@ -131,7 +134,7 @@ class ResultsFolder:
     def previous_results(self, keys: Collection[str]) -> list[Content]:
         """Return the stored results of all images except those with these keys, sorted by path.
 
-        Results of runs that currently write to the folder are included.
+        Results that other runs have written since the start are included.
         """
         for path in self._paths():
             if path.stem in self.finished or path.stem in keys:
@@ -156,7 +159,7 @@ class ResultsFolder:
         return self.folder / "done" / f"{key}.json"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Format a value for a message; digests are truncated."""
     if value is None:
         return "not set"

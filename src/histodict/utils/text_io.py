@@ -32,9 +32,9 @@ def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
 
 
 def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """Write a table to two files, path.csv and path.parquet; missing values are empty.
+    """Write a table to two files, path.csv and path.parquet; missing values are empty cells.
 
-    The columns in `columns` come first, and are written even without rows.
+    `columns` are the first columns of the table, which are written even without rows.
     """
     write_csv(path.with_suffix(".csv"), rows, columns)
     import pyarrow.parquet
@@ -44,7 +44,7 @@ def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) ->
 
 
 def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
-    """Write rows to a CSV file; for `columns` see `write_table`."""
+    """Write rows to a CSV file; for `columns` see `column_names`."""
     import pyarrow.csv
 
     with atomic_write(path) as partial:
@@ -61,17 +61,15 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
 _MAX_LEVELS = 50  # of nested lists; valid files have less than ten
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 MAX_LINES = 10  # lines of a list in a message
-_MAX_CHARACTERS, _MAX_SHOWN = (
-    500,
-    150,
-)  # characters of a quotation in a message; longer ones are cut to start and end
+# Longer values are shortened in messages, to this number of characters of start and end.
+_MAX_CHARACTERS, _MAX_SHOWN = 500, 150
 _MAX_NAMED = 5  # names listed in a message; the others are counted
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
-    """Parse JSON of limited depth; NaN and Infinity are errors unless `allow_nan`."""
+    """Parse JSON; raise ValueError for deep nesting, or NaN and Infinity unless `allow_nan`."""
     try:
-        value = json.loads(text, parse_constant=None if allow_nan else _refuse)
+        value = json.loads(text, parse_constant=None if allow_nan else _raise_not_a_number)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
     _check_depth(value)
@@ -79,7 +77,7 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file; errors name the file and its expected content `what`."""
+    """Read a JSON file; a ValueError names the file and the expected content `what`."""
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -89,13 +87,13 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def shorten(value: object) -> str:
-    """Format a value as one line for a message, with "…" in the middle of long text."""
+    """Format a value as one line for a message; "…" replaces the middle of a long text."""
     text = " ".join(str(value).split())
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
 
 
 def printable(text: str) -> str:
-    r"""Escape parts of text that are invalid UTF-8 or control sequences of a terminal.
+    r"""Return text with invalid UTF-8 and control characters escaped, for output on a terminal.
 
     Bytes of file names that are not UTF-8, and control characters other than tabs and line ends,
     are escaped as `\\xe9`.
@@ -108,13 +106,13 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def first_of(lines: Sequence[str], where: str = "") -> list[str]:
-    """Return the first ten lines and, if there are more, a line that gives their number.
+def limit_lines(lines: Sequence[str], where: str = "") -> list[str]:
+    """Return the first ten lines and, if there are more, a line "and N more".
 
     Parameters
     ----------
     lines : lines of text
-    where : place where all lines are listed, appended to the last line
+    where : text that is appended to "and N more", such as ": see table.csv"
     """
     n_more = len(lines) - MAX_LINES
     if n_more <= 0:
@@ -122,16 +120,17 @@ def first_of(lines: Sequence[str], where: str = "") -> list[str]:
     return [*lines[:MAX_LINES], f"and {n_more} more{where}"]
 
 
-def _refuse(word: str) -> NoReturn:
+def _raise_not_a_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
 def _check_depth(value: Any) -> None:
+    """Raise ValueError if lists and dicts are nested more than `_MAX_LEVELS` levels deep."""
     containers = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
-        parts = [part.values() if isinstance(part, dict) else part for part in containers]
+        values = [each.values() if isinstance(each, dict) else each for each in containers]
         containers = [
-            element for part in parts for element in part if isinstance(element, dict | list)
+            element for each in values for element in each if isinstance(element, dict | list)
         ]
         if not containers:
             return
@@ -144,13 +143,13 @@ def pluralize(n: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a fraction in percent; small values get more digits, so that only 0 is "0 %"."""
+    """Format a fraction in percent; values below 1 % get more digits, so that only 0 is "0 %"."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
 
 def relative_name(root: Path, path: Path) -> str:
-    """Return a path relative to a folder, with forward slashes."""
+    """Return `path` relative to `root` (unchanged if outside of it), with forward slashes."""
     text, above = str(path), f"{root}{os.sep}"
     if text.startswith(above):  # fast path for thousands of names
         return text[len(above) :].replace(os.sep, "/")
@@ -158,7 +157,7 @@ def relative_name(root: Path, path: Path) -> str:
 
 
 def truncated_list(names: Sequence[str]) -> str:
-    """Return the first five names, comma-separated, and the number of the others."""
+    """Return the first five names as text, separated by commas, and the number of the others."""
     rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest
 
@@ -171,13 +170,13 @@ _PACKAGE = Path(__file__).parents[1]
 def failure_reason(error: Exception) -> str:
     """Describe an error of one item of a batch in one line.
 
-    For unexpected errors, the line includes type and source locations, so that they can be
-    diagnosed without a traceback.
+    For errors of unexpected type, the line includes type and source locations, so that the cause
+    can be found without a traceback.
 
     Raises
     ------
     BrokenExecutor
-        If the worker processes have ended; this error is not limited to one item.
+        If `error` is of this type: worker processes have ended, which concerns all items.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -191,7 +190,7 @@ def failure_reason(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     package_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     locations = [
-        f"{_short(frame.filename)}:{frame.lineno} ({frame.name})"
+        f"{_short_path(frame.filename)}:{frame.lineno} ({frame.name})"
         for frame in (*package_frames[-1:], *frames[-1:])
     ]
     where = ", ".join(dict.fromkeys(locations))
@@ -201,8 +200,8 @@ def failure_reason(error: Exception) -> str:
     )
 
 
-def _short(filename: str) -> str:
-    """Return the last two parts of a path."""
+def _short_path(filename: str) -> str:
+    """Return the folder name and the file name of a path."""
     return "/".join(Path(filename).parts[-2:])
 
 
@@ -211,13 +210,13 @@ _CHARACTERS = 64
 
 
 def write_checked_json(path: Path, content: Any) -> None:
-    """Write content atomically as checked JSON, in ASCII as file names may be invalid UTF-8."""
+    """Write a checked JSON file atomically, in ASCII, as file names may be invalid UTF-8."""
     with atomic_write(path) as partial:
         partial.write_text(_with_checksum(json.dumps(content, default=os.fspath)), encoding="ascii")
 
 
 def read_checked_json(path: Path) -> Any:
-    """Return the content of a file after verifying its checksum.
+    """Return the content of a checked JSON file after verifying its checksum.
 
     Raises
     ------
@@ -234,5 +233,6 @@ def read_checked_json(path: Path) -> Any:
 
 
 def _with_checksum(body: str) -> str:
+    """Return the text of a checked JSON file with this JSON content."""
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{_BEGIN}{digest}{_BETWEEN}{body}{_END}"

@@ -1,4 +1,4 @@
-"""Validation of parameters, and hints in messages for the command line, Python or the web page."""
+"""Validation of parameters, and hints in messages, worded for Python, command line or web page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 
 def check_whole_number(name: str, value: object, low: int) -> int:
-    """Return value as an int; raise ValueError unless it is an integer of at least `low`."""
+    """Return `value` as an int; raise ValueError unless it is an integer of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number of at least {low}, not {short(value)}")
     return int(value)
 
 
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
-    """Return value as a float; raise ValueError unless it is finite and at least `low`.
+    """Return `value` as a float; raise ValueError unless it is finite and at least `low`.
 
-    If `above` is true, the value must be greater than `low`.
+    If `above` is true, it must be greater than `low`. `name` is the name for the message.
     """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
@@ -35,7 +35,7 @@ def check_number(name: str, value: object, *, low: float = 0.0, above: bool = Fa
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ValueError if a name is not a known setting; the message suggests similar ones."""
+    """Raise ValueError unless all names are known settings; the message suggests similar names."""
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
@@ -45,13 +45,13 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_choice(what: str, name: object, known: Iterable[str]) -> None:
-    """Raise ValueError if a name is not a known one; the message suggests similar ones.
+    """Raise ValueError unless `name` is one of the known names; the message suggests similar names.
 
     Parameters
     ----------
     what : noun for the message, such as "method"
     name : name to check
-    known : accepted names
+    known : valid names
     """
     valid = sorted(known)
     if name not in valid:
@@ -76,7 +76,7 @@ def _is_whole(value: object) -> bool:
     return _is_number(value) and isinstance(value, Integral)
 
 
-# Checks by annotation, and descriptions for messages.
+# Check of the type and its description for messages, by annotation.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
@@ -102,7 +102,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_kind(name: str, value: object, annotation: str) -> None:
-    """Raise ValueError unless a value has the type of an annotation such as "int | None"."""
+    """Raise ValueError unless a value has the type that an annotation states.
+
+    `name` is the name for the message, `annotation` a text such as "int | None".
+    """
     kinds = [_KINDS[kind] for kind in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
         expected = " or ".join(expected for _, expected in kinds)
@@ -112,11 +115,11 @@ def check_kind(name: str, value: object, annotation: str) -> None:
 # --- hints --------------------------------------------------------------------------------------
 
 Surface = Literal["python", "cli", "web"]
-_SURFACE: list[Surface] = ["python"]
+_SURFACE: list[Surface] = ["python"]  # current user interface
 
 
 def hint_surface() -> Surface:
-    """Return the user interface (surface) for which hints are worded."""
+    """Return the user interface (surface) for which this process words its hints."""
     return _SURFACE[0]
 
 
@@ -132,7 +135,7 @@ def set_hint_surface(surface: Surface) -> None:
 
 @contextmanager
 def hints_for(surface: Surface) -> Iterator[None]:
-    """Return a context in which hints in messages are worded for one user interface (surface)."""
+    """Return a context in which hints are worded for a user interface; see `set_hint_surface`."""
     before = hint_surface()
     set_hint_surface(surface)
     try:
@@ -146,7 +149,7 @@ def hint(*, python: str, cli: str, web: str | None = None) -> str:
 
     Parameters
     ----------
-    python, cli, web : wordings; without `web`, that of `cli` is used
+    python, cli, web : wording for each user interface; `web` is by default that of `cli`
     """
     return {"python": python, "cli": cli, "web": cli if web is None else web}[_SURFACE[0]]
 
@@ -173,7 +176,7 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
     Raises
     ------
     ImportError
-        If the module or one that it needs is not installed.
+        If the module, or a module that it imports, is not installed.
     """
     try:
         return import_module(module)

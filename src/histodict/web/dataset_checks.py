@@ -1,4 +1,4 @@
-"""Checks of a data set before training, and unreadable images of a training.
+"""Checks of a data set before training, and the list of unreadable images of a training.
 
 Likely duplicates are found on 32 × 32 grey thumbnails y, centred and scaled to unit norm: images
 are likely equal if the largest ⟨y, g(y')⟩ over the eight rotations and reflections g is near 1.
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from ..utils.progress import Callback
 from ..utils.text_io import failure_reason, pluralize, write_checked_json
 from .datasets import DatasetSettings
 from .jobs import Job
+from .schema import Json
 from .workspace import damaged_file_error, read_json, short_id
 
 _SIDE = 32
@@ -40,21 +40,19 @@ _MAX_COMPARED = 5000
 _MIN_IMBALANCE = 3
 _MAX_NAMES = 4
 _MAX_CHECKS = 32  # in the cache, of all users
-_MAX_WAIT, _POLL_INTERVAL = (
-    0.2,
-    0.01,
-)  # seconds for which a check yields to requests, polling interval
+_MAX_WAIT = 0.2  # seconds for which a check yields to requests
+_POLL_INTERVAL = 0.01  # seconds
 _UNKNOWN_PIXEL_SIZE = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
 class ImageSummary:
-    """Result of checking an image.
+    """Result of the check of an image.
 
     Attributes
     ----------
     record : image
-    grey : grey thumbnail until the comparison
+    grey : grey thumbnail (32, 32); None if unreadable, or after the comparison of all images
     size : pixel size
     reason : why the image cannot be read; empty if it can
     """
@@ -68,12 +66,12 @@ class ImageSummary:
 def summarize_image(
     record: ImageRecord, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
 ) -> ImageSummary:
-    """Check an image on its stored thumbnail.
+    """Check that an image and its mask can be read.
 
     Parameters
     ----------
     record : image
-    thumbnail : function that returns the thumbnail's path, or raises an error
+    thumbnail : function that returns the path of the thumbnail, or raises an error
     mpp : µm per pixel if neither the record nor the file gives it
     """
     try:
@@ -83,12 +81,12 @@ def summarize_image(
     except Exception as error:
         return ImageSummary(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
-    bad = check_readable([record], 1).bad if record.is_mapped else []
+    bad = check_readable([record], 1).unusable if record.has_regions else []
     return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
 
 
 def manifest_warnings(manifest: Manifest) -> list[str]:
-    """Return warnings about the labels and patients of a data set, without reading images."""
+    """Return the warnings of a manifest, and those about class imbalance and patients."""
     warnings = [_shorten_paths(manifest.root, text) for text in manifest.warnings]
     counts = Counter(record.label for record in manifest.records if record.label)
     if counts and max(counts.values()) > _MIN_IMBALANCE * min(counts.values()):
@@ -108,7 +106,7 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
 
 
 def _shorten_paths(root: Path, text: str) -> str:
-    """Return a warning with paths relative to the folder of the data set."""
+    """Return a warning, "PATH: MESSAGE", with a path relative to the folder of the data set."""
     source, _, message = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
@@ -117,11 +115,11 @@ def _shorten_paths(root: Path, text: str) -> str:
 
 
 def image_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
-    """Return warnings about pixel sizes and likely duplicates, found by reading the images."""
-    return [*_pixel_sizes(summaries), *_duplicates(manifest, summaries)]
+    """Return warnings about pixel sizes and likely duplicates among the checked images."""
+    return [*_pixel_size_warnings(summaries), *_duplicate_warnings(manifest, summaries)]
 
 
-def _pixel_sizes(summaries: list[ImageSummary]) -> list[str]:
+def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
     sizes = [summary.size.mpp for summary in summaries if not summary.reason]
     known = [mpp for mpp in sizes if mpp is not None]
     n_unknown = len(sizes) - len(known)
@@ -145,15 +143,13 @@ def _pixel_sizes(summaries: list[ImageSummary]) -> list[str]:
     return []
 
 
-def size_counts(summaries: list[ImageSummary]) -> list[dict[str, Any]]:
+def count_pixel_sizes(summaries: list[ImageSummary]) -> list[Json]:
     """Return the number of images per pixel size and its origin, the most common first."""
     counts = Counter(summary.size for summary in summaries if not summary.reason)
-    return [
-        {"mpp": size.mpp, "from": size.origin, "n_images": n} for size, n in counts.most_common()
-    ]
+    return [{"mpp": s.mpp, "from": s.origin, "n_images": n} for s, n in counts.most_common()]
 
 
-def _duplicates(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
+def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
     compared = [summary for summary in summaries if summary.grey is not None][:_MAX_COMPARED]
     pairs = likely_duplicates([summary.grey for summary in compared if summary.grey is not None])
     if not pairs:
@@ -166,7 +162,7 @@ def _duplicates(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
         compared[i].record.patient != compared[j].record.patient for i, j in pairs
     )
     n_other_label = sum(compared[i].record.label != compared[j].record.label for i, j in pairs)
-    warning = f"Likely duplicates, possibly rotated or mirrored: {_first_names(names)}."
+    warning = f"Likely duplicates, possibly rotated or mirrored: {_join_first_names(names)}."
     if n_other_patient and manifest.classes:
         warning += f" Pairs with different patients: {n_other_patient}; check these first."
     if n_other_label:
@@ -175,7 +171,7 @@ def _duplicates(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
 
 
 def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]:
-    """Return pairs of indices i < j of grey thumbnails (side, side) that are nearly equal."""
+    """Return pairs of indices i < j of grey thumbnails (32, 32) that are nearly equal."""
     if len(greys) < 2:
         return []
     centred = np.stack(greys) - np.mean(greys, axis=(1, 2), keepdims=True, dtype=np.float32)
@@ -194,36 +190,36 @@ def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def _first_names(names: list[str]) -> str:
+def _join_first_names(names: list[str]) -> str:
     rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return "; ".join(names[:_MAX_NAMES]) + rest
 
 
 @dataclass
 class CheckReport:
-    """State and findings of a check.
+    """State and findings of the check of a data set.
 
     Attributes
     ----------
     manifest : checked images
-    summaries : results per image so far
+    summaries : results of the images checked so far
     warnings : findings about the whole set
-    refused : errors that prevent training on these images
-    is_ready : whether the check is complete
-    is_obsolete : whether the check is obsolete
+    errors : errors that prevent training on these images
+    is_complete : whether the check is complete
+    is_obsolete : whether the check was removed from the cache, and should stop
     """
 
     manifest: Manifest
     summaries: list[ImageSummary] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    is_ready: bool = False
+    errors: list[str] = field(default_factory=list)
+    is_complete: bool = False
     is_obsolete: bool = False
 
-    def bad(self, manifest: Manifest) -> list[dict[str, str]]:
-        """Return dictionaries with name and reason of each unreadable image."""
+    def unreadable_images(self, manifest: Manifest) -> list[dict[str, str]]:
+        """Return a dictionary with "name" and "reason" for each unreadable image."""
         bad = (summary for summary in list(self.summaries) if summary.reason)
-        return [describe_findings(manifest, summary.record, summary.reason) for summary in bad]
+        return [unreadable_image_to_json(manifest, s.record, s.reason) for s in bad]
 
 
 class BackgroundChecks:
@@ -233,10 +229,10 @@ class BackgroundChecks:
     """
 
     def __init__(self, is_page_busy: Callable[[], bool] = lambda: False) -> None:
-        """Start the thread; it pauses while `is_page_busy` returns True."""
+        """Start the thread, which pauses between images while `is_page_busy` returns True."""
         self._is_page_busy = is_page_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self._requested: OrderedDict[str, CheckReport] = OrderedDict()
+        self._reports: OrderedDict[str, CheckReport] = OrderedDict()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -245,16 +241,16 @@ class BackgroundChecks:
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def done(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
-        """Return the report of a complete check; None if there is none."""
+    def complete_report(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
+        """Return the report of the check of these images; None if there is no complete one."""
         with self._lock:
-            report = self._requested.get(_fingerprint(manifest, mpp))
-        return report if report and report.is_ready else None
+            report = self._reports.get(_fingerprint(manifest, mpp))
+        return report if report and report.is_complete else None
 
-    def request(
+    def request_check(
         self, manifest: Manifest, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
-    ) -> dict[str, Any]:
-        """Return the state and findings of a check; start the check if it is new.
+    ) -> Json:
+        """Return the state and findings of a check as JSON; start the check if it is new.
 
         Parameters
         ----------
@@ -264,43 +260,43 @@ class BackgroundChecks:
         """
         key = _fingerprint(manifest, mpp)
         with self._lock:
-            if key not in self._requested:
-                self._requested[key] = CheckReport(manifest)
-                self._pool.submit(self._check, self._requested[key], manifest, thumbnail, mpp)
-            self._requested.move_to_end(key)
-            report = self._requested[key]
-            while len(self._requested) > _MAX_CHECKS:
-                self._requested.popitem(last=False)[1].is_obsolete = True
+            if key not in self._reports:
+                self._reports[key] = CheckReport(manifest)
+                self._pool.submit(self._check, self._reports[key], manifest, thumbnail, mpp)
+            self._reports.move_to_end(key)
+            report = self._reports[key]
+            while len(self._reports) > _MAX_CHECKS:
+                self._reports.popitem(last=False)[1].is_obsolete = True
         return self._to_json(key, report)
 
-    def follow(self, check: str, source: Path) -> dict[str, Any] | None:
-        """Return the state of a running check; None if it is unknown or complete.
+    def running_state(self, check: str, source: Path) -> Json | None:
+        """Return the state and findings of a running check as JSON; None if unknown or complete.
 
-        Unlike `request`, this method does not access the image files.
+        Unlike `request_check`, this method does not access the image files.
 
         Parameters
         ----------
-        check : key of the check, as returned by `request`
+        check : key of the check, as returned by `request_check`
         source : folder or table of the data set
         """
         with self._lock:
-            report = self._requested.get(check)
+            report = self._reports.get(check)
         root = source if source.is_dir() else source.parent
-        if report is None or report.is_ready or report.manifest.root != root:
+        if report is None or report.is_complete or report.manifest.root != root:
             return None
         return self._to_json(check, report)
 
-    def _to_json(self, key: str, report: CheckReport) -> dict[str, Any]:
-        is_ready = report.is_ready  # read first: a complete check has all its findings
+    def _to_json(self, key: str, report: CheckReport) -> Json:
+        is_complete = report.is_complete  # read first: a complete check has all its findings
         return {
             "check": key,
-            "ready": is_ready,
+            "ready": is_complete,
             "seen": len(report.summaries),
             "of": len(report.manifest.records),
             "warnings": report.warnings,
-            "refused": report.refused,
-            "bad": report.bad(report.manifest),
-            "sizes": size_counts(list(report.summaries)) if is_ready else [],
+            "refused": report.errors,
+            "bad": report.unreadable_images(report.manifest),
+            "sizes": count_pixel_sizes(list(report.summaries)) if is_complete else [],
         }
 
     def _check(
@@ -319,26 +315,22 @@ class BackgroundChecks:
         # Dropping the thumbnails frees megabytes.
         report.summaries = [replace(summary, grey=None) for summary in report.summaries]
         try:
-            readable = [
-                index for index, summary in enumerate(report.summaries) if not summary.reason
-            ]
+            readable = [i for i, summary in enumerate(report.summaries) if not summary.reason]
             check_duplicates_by_content(manifest.select(readable))
         except (ValueError, OSError) as error:
-            report.refused = [str(error)]
-        report.is_ready = True
+            report.errors = [str(error)]
+        report.is_complete = True
 
     def _yield_to_requests(self) -> None:
-        """Wait while requests are processed, but at most `_MAX_WAIT` seconds."""
+        """Wait while requests are processed, but not longer than `_MAX_WAIT` seconds."""
         end = time.monotonic() + _MAX_WAIT
         while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
             time.sleep(_POLL_INTERVAL)
 
 
 def _fingerprint(manifest: Manifest, mpp: float | None) -> str:
-    """Return a hash of the image files' states and their metadata."""
-    files = [
-        (record, [_file_signature(file) for file in record.files]) for record in manifest.records
-    ]
+    """Return a hash of records, size and time stamps of their files, and the user's pixel size."""
+    files = [(r, [_file_signature(file) for file in r.files]) for r in manifest.records]
     return short_id(repr((manifest.root, mpp, files)))
 
 
@@ -352,11 +344,13 @@ def _file_signature(path: Path) -> tuple[int, ...]:
 # --- unreadable images of a training --------------------------------------------------------------
 
 
-UnreadableImages = list[dict[str, Any]]
+UnreadableImages = list[Json]
 
 
-def describe_findings(manifest: Manifest, record: ImageRecord, reason: str) -> dict[str, str]:
-    """Return a dictionary with the name of an image and why it or its mask is unreadable."""
+def unreadable_image_to_json(
+    manifest: Manifest, record: ImageRecord, reason: str
+) -> dict[str, str]:
+    """Return "name" and "reason" of an image that is unreadable, or whose mask is."""
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
         reason = reason.replace(str(record.mask), f"mask {record.mask.name}")
@@ -364,9 +358,9 @@ def describe_findings(manifest: Manifest, record: ImageRecord, reason: str) -> d
 
 
 def check_training_images(job: Job, manifest: Manifest, callback: Callback) -> None:
-    """Read every image; raise ValueError for unreadable ones unless the user excludes them."""
-    unreadable = check_readable(manifest.records, None, callback).bad
-    bad = [describe_findings(manifest, record, reason) for record, reason in unreadable]
+    """Read every image; raise ValueError if any is unreadable, unless the user excludes them."""
+    unreadable = check_readable(manifest.records, None, callback).unusable
+    bad = [unreadable_image_to_json(manifest, record, reason) for record, reason in unreadable]
     write_checked_json(job.folder / "bad-images.json", bad)
     if bad and not excludes_unreadable_images(job):
         raise ValueError(unreadable_images_message(len(bad), len(manifest.records)))
@@ -381,7 +375,7 @@ def unreadable_images_message(n_bad: int, n_images: int) -> str:
 
 
 def exclude_unreadable_images(job: Job) -> None:
-    """Set the user's choice to exclude unreadable images from a training."""
+    """Store that the user chose to exclude unreadable images from a training."""
     (job.folder / "skip-bad").touch()
 
 
@@ -391,7 +385,7 @@ def excludes_unreadable_images(job: Job) -> bool:
 
 
 def read_unreadable_images(job: Job) -> UnreadableImages:
-    """Return name and reason of the unreadable images that were found so far."""
+    """Read "name" and "reason" of the unreadable images of a training; empty before its check."""
     path = job.folder / "bad-images.json"
     found: UnreadableImages = list(read_json(path, list)) if path.exists() else []
     if not all(isinstance(bad, dict) and {*bad} >= {"name", "reason"} for bad in found):
@@ -400,6 +394,6 @@ def read_unreadable_images(job: Job) -> UnreadableImages:
 
 
 def excluded_image_names(job: Job) -> frozenset[str]:
-    """Return the names of images excluded from a training."""
+    """Return the names of the unreadable images that the user excluded from a training."""
     found = read_unreadable_images(job) if excludes_unreadable_images(job) else []
     return frozenset(bad["name"] for bad in found)

@@ -1,12 +1,11 @@
 """Data sets that a user has opened: settings, corrections and the index of images.
 
-A correction is a new label for an image, its exclusion, or a rectangle in it with a class. The
-files of the data folder are never changed: settings (`about.json`) and corrections
-(`corrections.json`) are stored in the workspace and applied to the manifest.
+A correction is a new label for an image, its exclusion, or a rectangle in it with a class. Settings
+(`about.json`) and corrections (`corrections.json`) are stored in the workspace and applied to the
+manifest; files in the data folders are never changed.
 
 Every request for a tile looks up its image, and listing thousands of images can take a second. The
-index is therefore cached until the table or a folder changes. For a single image, only its parent
-folders are checked for changes.
+index is cached until the table or a folder changes. For one image, only its folders are checked.
 """
 
 from __future__ import annotations
@@ -42,22 +41,23 @@ from ..utils.cache import LRUCache
 from ..utils.files import atomic_write
 from ..utils.text_io import relative_name, truncated_list, write_checked_json
 from .annotation.store import class_colours
-from .schema import Correction
+from .schema import Correction, Json
 from .workspace import (
     DamagedFileError,
     DataFolders,
     ForbiddenFileError,
+    Kind,
     UserWorkspace,
     damaged_file_error,
     is_id,
-    log_once,
     new_id,
     read_fields,
     read_json,
     short_id,
+    warn_once,
 )
 
-_FIELDS: dict[str, Any] = {
+_FIELDS: dict[str, Kind] = {
     "positive": (str, type(None)),
     "mpp": (int, float, type(None)),
     "learn_from": list,
@@ -67,12 +67,12 @@ _MIN_MPP, _MAX_MPP = 1e-4, 1000.0
 
 @dataclass(frozen=True)
 class DatasetSettings:
-    """Settings of a data set; None if not set.
+    """Settings of a data set by the user.
 
     Attributes
     ----------
-    positive : positive class of two
-    mpp : µm per pixel of images whose table and file give none
+    positive : positive class, if there are two classes; None if not chosen
+    mpp : µm per pixel of images whose table and file give none; None if not set
     learn_from : patients that are used for training only, never for testing
     """
 
@@ -95,8 +95,8 @@ class DatasetSettings:
         """Write the settings to the folder of a data set."""
         write_checked_json(folder / "about.json", asdict(self))
 
-    def changed(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
-        """Return a copy with the validated changes of a request body."""
+    def with_changes(self, body: Mapping[str, Any], manifest: Manifest) -> DatasetSettings:
+        """Return a copy with the settings in a request body, validated against a manifest."""
         positive, mpp = body.get("positive", self.positive), body.get("mpp", self.mpp)
         if positive is not None and "positive" in body:
             manifest.with_positive(str(positive))  # checks the class
@@ -117,7 +117,7 @@ class DatasetSettings:
         )
 
     def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
-        """Return the pixel size option of an image: that of its table, else that of the user."""
+        """Return the pixel size option of an image, from its table (µm per pixel) or the user."""
         return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 
@@ -125,8 +125,8 @@ def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def describe_positive_class(classes: Sequence[str], chosen: str | None) -> dict[str, Any] | None:
-    """Return the positive class and how it was determined; None unless there are two classes."""
+def positive_class_to_json(classes: Sequence[str], chosen: str | None) -> Json | None:
+    """Return name and origin of the positive class as JSON; None unless there are two classes."""
     if len(classes) != 2:
         return None
     if chosen in classes:
@@ -139,9 +139,9 @@ def describe_positive_class(classes: Sequence[str], chosen: str | None) -> dict[
 # --- data sets ------------------------------------------------------------------------------------
 
 
-_MAX_LABEL = 4096
-_MIN_LABEL = 40
-_MAX_MASK = 4096
+_MAX_BOX_SIDE = 4096
+_MIN_BOX_SIDE = 40
+_MAX_MASK_SIDE = 4096
 _CORRECTION_FIELDS = Correction.__required_keys__
 _WRITE_LOCK = threading.Lock()  # serialises changes
 MASK_CLASSES = ("no region", "region")
@@ -149,15 +149,15 @@ MASK_CLASSES = ("no region", "region")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data set that a user has opened."""
+    """Data set that a user has opened: a folder or table of images, with settings."""
 
     id: str
     source: Path  # folder or table of the images
-    sources: DatasetIndexCache  # of all data sets
-    listing: DatasetIndex
+    indexes: DatasetIndexCache  # of all data sets of the server
+    index: DatasetIndex
     folder: Path  # of settings and corrections, in the workspace
-    about: DatasetSettings
-    ignores_labels: bool = False  # to annotate the images
+    settings: DatasetSettings
+    ignores_labels: bool = False  # whether it was opened without labels, to annotate the images
 
     @property
     def name(self) -> str:
@@ -166,39 +166,39 @@ class Dataset:
 
     @property
     def manifest(self) -> Manifest:
-        """Images, with the positive class chosen by the user."""
-        return replace(self.listing.manifest, positive=self.about.positive)
+        """Manifest of the images, with the positive class chosen by the user."""
+        return replace(self.index.manifest, positive=self.settings.positive)
 
-    def size_of(self, record: ImageRecord) -> PixelSize:
-        """Return the pixel size of an image, from its table, its file header or the user."""
-        return self.about.pixel_size_option(record.mpp).at(record.path)
+    def pixel_size(self, record: ImageRecord) -> PixelSize:
+        """Return the pixel size of an image, from its table, its file or the user's setting."""
+        return self.settings.pixel_size_option(record.mpp).at(record.path)
 
     @property
     def is_labelled(self) -> bool:
         """Whether any image has a label, a mask or annotations."""
-        return any(record.label or record.is_mapped for record in self.manifest.records)
+        return any(record.label or record.has_regions for record in self.manifest.records)
 
     @property
-    def colours(self) -> dict[str, str]:
-        """Colours of annotation classes by name; empty for labelled images."""
+    def class_colours(self) -> dict[str, str]:
+        """Colours (#rrggbb) of annotation classes by name; empty for labelled images."""
         return {} if self.is_labelled else class_colours(self.folder)
 
     @property
     def correction_classes(self) -> list[str]:
-        """Classes of corrections; for images with masks, region and no region."""
+        """Classes of marked rectangles: `MASK_CLASSES` if images have masks, or else the labels."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
 
     def image(self, image_id: str) -> ImageRecord:
-        """Return the image with this id after checking its path."""
-        record = self.listing.by_id.get(image_id)
+        """Return the record of the image with this id, after a check of its path."""
+        record = self.index.by_id.get(image_id)
         if record is None:
             raise KeyError("the image does not exist in this data set")
-        return self.sources.check(record)
+        return self.indexes.check(record)
 
     def corrections(self) -> list[Correction]:
-        """Return the corrections by the user."""
+        """Read the corrections by the user."""
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION_FIELDS for c in found):
@@ -207,51 +207,50 @@ class Dataset:
 
 
 def dataset_name(source: Path, ignores_labels: bool) -> str:
-    """Return the name of the data set of a folder or table."""
+    """Return the displayed name of the data set of a folder or table."""
     return f"{source.name}{', without labels' * ignores_labels}"
 
 
 def make_dataset_id(source: Path, ignores_labels: bool = False) -> str:
-    """Return the id of a data set, which differs between with and without labels."""
+    """Return the id of a data set; a folder opened without labels has another id than with."""
     return short_id(f"{source}{chr(0) * ignores_labels}")  # NUL cannot occur in a path
 
 
 def open_dataset(
-    user: UserWorkspace, sources: DatasetIndexCache, source: Path, *, ignores_labels: bool = False
+    user: UserWorkspace, indexes: DatasetIndexCache, source: Path, *, ignores_labels: bool = False
 ) -> Dataset:
-    """Open a folder or table in the data folders as a data set."""
-    source = sources.folders.check(source)
-    dataset = _load(user, sources, source, ignores_labels=ignores_labels)
+    """Open a folder or table in the data folders as a data set, and store its path for the user."""
+    source = indexes.folders.check(source)
+    dataset = _load(user, indexes, source, ignores_labels=ignores_labels)
     write_checked_json(dataset.folder / "source.json", str(source))
     return dataset
 
 
 def find_dataset(
-    user: UserWorkspace, sources: DatasetIndexCache, dataset_id: str, image: str | None = None
+    user: UserWorkspace, indexes: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """Return a data set opened before; with `image`, only this image is checked for changes."""
-    source = find_source(user, sources.folders, dataset_id)
-    return _load(
-        user, sources, source, image, ignores_labels=dataset_id == make_dataset_id(source, True)
-    )
+    """Return an opened data set; with `image` (an id), only its folders are checked for changes."""
+    source = find_source(user, indexes.folders, dataset_id)
+    ignores_labels = dataset_id == make_dataset_id(source, True)
+    return _load(user, indexes, source, image, ignores_labels=ignores_labels)
 
 
 def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> Path:
-    """Return the folder or table of a data set opened before, without listing its images."""
+    """Return the folder or table of a data set that the user has opened."""
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("the data set does not exist: open it on the data page")
     return folders.check(Path(read_json(path, str)))
 
 
-def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
-    """Return the folders and tables of data sets opened before, by id, if still readable."""
+def opened_sources(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
+    """Return the folders and tables that the user has opened and may still read, by data set id."""
     sources = {}
     for path in sorted((user.folder / "data").glob("*/source.json")):
         try:
             source = Path(read_json(path, str))
         except DamagedFileError as error:
-            log_once(str(error))
+            warn_once(str(error))
             continue
         if source.exists() and any(source.is_relative_to(f) for f in folders.folders):
             sources[path.parent.name] = source
@@ -260,7 +259,7 @@ def source_names(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
 
 def _load(
     user: UserWorkspace,
-    sources: DatasetIndexCache,
+    indexes: DatasetIndexCache,
     source: Path,
     image: str | None = None,
     *,
@@ -268,20 +267,19 @@ def _load(
 ) -> Dataset:
     dataset_id = make_dataset_id(source, ignores_labels)
     folder = user.folder / "data" / dataset_id
-    listing = sources.listing(source, image, ignores_labels=ignores_labels)
-    return Dataset(
-        dataset_id, source, sources, listing, folder, DatasetSettings.read(folder), ignores_labels
-    )
+    index = indexes.get_index(source, image, ignores_labels=ignores_labels)
+    settings = DatasetSettings.read(folder)
+    return Dataset(dataset_id, source, indexes, index, folder, settings, ignores_labels)
 
 
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Store the settings of a request, after validation against a manifest."""
+    """Store the settings in a request body, after validation against a manifest."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
-        settings.changed(body, validation_manifest or dataset.manifest).write(dataset.folder)
+        settings.with_changes(body, validation_manifest or dataset.manifest).write(dataset.folder)
 
 
 # --- corrections ----------------------------------------------------------------------------------
@@ -290,7 +288,10 @@ def update_settings(
 def add_correction(
     dataset: Dataset, image_id: str, label: str | None, box: list[int] | None
 ) -> None:
-    """Store the label of an image or a box (left, top, right, bottom); None excludes the image."""
+    """Store the class of an image, or of a box in it; a label of None excludes the image.
+
+    `box` is left, top, right, bottom in level-0 pixels.
+    """
     record = dataset.image(image_id)
     classes = dataset.manifest.classes if box is None else dataset.correction_classes
     is_left_out = label is None and box is None
@@ -319,23 +320,23 @@ def _check_box(record: ImageRecord, box: list[int]) -> list[int]:
         size = source.size
     box = [min(max(int(x), 0), end) for x, end in zip(box, 2 * size, strict=True)]
     sides = box[2] - box[0], box[3] - box[1]
-    if min(sides) < _MIN_LABEL or max(sides) > _MAX_LABEL:
+    if min(sides) < _MIN_BOX_SIDE or max(sides) > _MAX_BOX_SIDE:
         raise ValueError(
-            f"the sides of a region must be between {_MIN_LABEL} and {_MAX_LABEL} pixels; this "
-            f"region has {sides[0]} x {sides[1]}"
+            f"the sides of a region must be between {_MIN_BOX_SIDE} and {_MAX_BOX_SIDE} pixels; "
+            f"this region has {sides[0]} x {sides[1]}"
         )
     return box
 
 
 def training_manifest(dataset: Dataset) -> Manifest:
-    """Return the images for training, with the corrections of labels and rectangles.
+    """Return the images for training with all corrections applied, as files in the workspace.
 
-    A labelled rectangle is painted into a copy of the image's mask. Without a mask, it is cropped
-    to a separate image of the same patient.
+    A labelled rectangle is painted into a copy of the mask of the image. If there is no mask, the
+    rectangle is cropped to a further image of the same patient, at the end of the manifest.
     """
-    records = dict(dataset.listing.by_id)
+    records = dict(dataset.index.by_id)
     for record in records.values():  # the worker, which reads them, does not know the data folders
-        dataset.sources.check(record)
+        dataset.indexes.check(record)
     crops = []
     for correction in dataset.corrections():
         image, label, box = correction["image"], correction["label"], correction["box"]
@@ -353,18 +354,18 @@ def training_manifest(dataset: Dataset) -> Manifest:
             if not file.is_file():
                 _write_crop(file, records[image], box)
             # A PNG has no pixel size, so that of the image is stored.
-            mpp = dataset.size_of(records[image]).mpp
+            mpp = dataset.pixel_size(records[image]).mpp
             crops.append(replace(records[image], path=file, label=label, mpp=mpp))
     return replace(dataset.manifest, records=(*records.values(), *crops))
 
 
 def relabelled_manifest(dataset: Dataset) -> Manifest:
-    """Return the images with corrected labels, without excluded images."""
-    labels = {image: record.label for image, record in dataset.listing.by_id.items()}
+    """Return the images with corrected labels, without excluded images and rectangles."""
+    labels = {image: record.label for image, record in dataset.index.by_id.items()}
     corrected = labels | {c["image"]: c["label"] for c in dataset.corrections() if c["box"] is None}
     records = (
         record if label == record.label else replace(record, label=label)
-        for image, record in dataset.listing.by_id.items()
+        for image, record in dataset.index.by_id.items()
         if (label := corrected[image]) is not None
     )
     return replace(dataset.manifest, records=tuple(records))
@@ -377,12 +378,12 @@ def _write_crop(path: Path, record: ImageRecord, box: list[int]) -> None:
 
 
 def _write_painted_mask(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
-    """Write a copy of the image's mask with the box painted."""
+    """Write a copy of the mask of an image, with the box (level-0 pixels) as region or not."""
     with open_image(record.path, record.mpp) as source:
         size = source.size
     assert record.mask is not None
     region = RegionMask.read(record.mask, size).region
-    factor = max(1, -(-max(region.shape) // _MAX_MASK))
+    factor = max(1, -(-max(region.shape) // _MAX_MASK_SIDE))
     region = region[::factor, ::factor].copy()
     scale = region.shape[1] / size[0], region.shape[0] / size[1]
     left, right = (round(x * scale[0]) for x in box[::2])
@@ -401,34 +402,33 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 RECORD_BYTES = 1000  # approximate memory per record
 _MAX_BYTES = 256 * 2**20
-# Time stamps have a resolution of up to two seconds: a file changed within this time may change
-# again without a new time stamp. Such sets are listed again until that time has passed.
-_TIME_STEP = 2.0
+# Resolution of time stamps: a file changed within this time may change again without a new one.
+_TIME_STEP = 2.0  # seconds
 NO_LABELS_NOTE = ": these images have no labels; they are trained from annotations"
 
-State = tuple[int, int, int] | None
+FileState = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """Index of the images of a data set.
+    """Index of the images of a data set, with what is needed to detect changes of the files.
 
     Attributes
     ----------
-    manifest, by_id, names : images in order, images by id, names by id
-    watched : states of the files and folders that determine the list of images
-    are_states_final : whether any later change of a watched file alters its time stamp
+    manifest, by_id, names : images in order, images by id, names of images by id
+    file_states : size and time stamps of the table, or else of all folders
+    are_states_final : whether any later change of these files alters a time stamp
     """
 
     manifest: Manifest
     by_id: dict[str, ImageRecord]
     names: dict[str, str]
-    watched: dict[Path, State]
+    file_states: dict[Path, FileState]
     are_states_final: bool
 
     @cached_property
-    def described(self) -> bytes:
-        """JSON description of the images for the page, cached."""
+    def images_json(self) -> bytes:
+        """JSON array of the images for the page, encoded in ASCII."""
         images = [
             {
                 "id": id_,
@@ -441,7 +441,7 @@ class DatasetIndex:
         ]
         return json.dumps(images, separators=(",", ":")).encode("ascii")
 
-    def bare(self) -> DatasetIndex:
+    def without_labels(self) -> DatasetIndex:
         """Return the index of the same images without labels, masks and annotations."""
         by_id = {
             id_: replace(record, label="", mask=None, annotations=None)
@@ -449,57 +449,55 @@ class DatasetIndex:
         }
         note = f"{self.manifest.root}: existing labels are ignored{NO_LABELS_NOTE}"
         manifest = Manifest(tuple(by_id.values()), (note,), self.manifest.root)
-        return DatasetIndex(manifest, by_id, self.names, self.watched, self.are_states_final)
+        return DatasetIndex(manifest, by_id, self.names, self.file_states, self.are_states_final)
 
     def is_current(self, image: str | None = None) -> bool:
-        """Return whether the index, or only its entry of `image`, is up to date."""
-        watched = list(self.watched)
-        if image in self.by_id:  # folders above it, or the table
-            watched = [p for p in self.by_id[image].path.parents if p in self.watched] or watched
-        return self.are_states_final and all(_state(path) == self.watched[path] for path in watched)
+        """Return whether the index, or the entry of the image with id `image`, is up to date."""
+        paths = list(self.file_states)
+        if image in self.by_id:  # only its parent folders, or the table
+            parents = self.by_id[image].path.parents
+            paths = [path for path in parents if path in self.file_states] or paths
+        states = self.file_states
+        return self.are_states_final and all(_file_state(path) == states[path] for path in paths)
 
 
 class DatasetIndexCache:
-    """Cache of the indexes of folders and tables in the data folders."""
+    """Cache of data set indexes, by folder or table in the data folders."""
 
     def __init__(self, folders: DataFolders) -> None:
         self.folders = folders
         self._cache: LRUCache[DatasetIndex] = LRUCache(_MAX_BYTES)
 
-    def listing(
+    def get_index(
         self, source: Path, image: str | None = None, *, ignores_labels: bool = False
     ) -> DatasetIndex:
-        """Return the index of a source; with `image`, only its entry is checked for changes."""
+        """Return the index of a folder or table; with `image` (an id), check only its folders."""
 
         def read() -> tuple[DatasetIndex, int]:
             index, n_bytes = self._read(source)
-            return (index.bare() if ignores_labels else index), n_bytes
+            return (index.without_labels() if ignores_labels else index), n_bytes
 
-        return self._cache.get(
-            (source, ignores_labels), read, lambda cached: cached.is_current(image)
-        )
+        key = source, ignores_labels
+        return self._cache.get(key, read, lambda cached: cached.is_current(image))
 
     def _read(self, source: Path) -> tuple[DatasetIndex, int]:
-        """List the images of a source; return the index and its approximate size in bytes."""
+        """Read a folder or table; return the index and its approximate memory in bytes."""
         started = time.time()
-        manifest, watched, links = _list_images(source, self.folders)
-        manifest = self._exclude_forbidden_files(manifest, links)
+        manifest, file_states, links = _list_images(source, self.folders)
+        manifest = self._exclude_forbidden(manifest, links)
         names = [manifest.name(record) for record in manifest.records]
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
-        newest = max(state[1] if state else 0 for state in watched.values())
+        newest = max(state[1] if state else 0 for state in file_states.values())
         are_states_final = started - newest / 1e9 > _TIME_STEP
-        named = dict(zip(ids, names, strict=True))
-        return DatasetIndex(manifest, by_id, named, watched, are_states_final), RECORD_BYTES * len(
-            by_id
-        )
+        names_by_id = dict(zip(ids, names, strict=True))
+        index = DatasetIndex(manifest, by_id, names_by_id, file_states, are_states_final)
+        return index, RECORD_BYTES * len(by_id)
 
-    def _exclude_forbidden_files(
-        self, manifest: Manifest, links: Container[str] | None
-    ) -> Manifest:
-        """Exclude files outside the data folders; of a table (`links` None), raise an error."""
+    def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
+        """Exclude images outside the data folders; raise an error for a table (`links` is None)."""
         is_link = os.path.islink if links is None else links.__contains__
-        check, records, outside = self.folders.cached_check(is_link), [], []
+        check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:
             try:
                 for path in record.files:
@@ -516,7 +514,7 @@ class DatasetIndexCache:
         return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, warning))
 
     def check(self, record: ImageRecord) -> ImageRecord:
-        """Return the record; raise ForbiddenFileError if a file is now outside the data folders."""
+        """Return the record; raise ForbiddenFileError if a file is outside the data folders."""
         for path in record.files:
             self.folders.check(path)
         return record
@@ -524,37 +522,40 @@ class DatasetIndexCache:
 
 def _list_images(
     source: Path, folders: DataFolders
-) -> tuple[Manifest, dict[Path, State], Container[str] | None]:
-    """Return manifest, states of table or folders before reading, and links (None for a table)."""
+) -> tuple[Manifest, dict[Path, FileState], Container[str] | None]:
+    """Return the manifest, file states before reading, and paths of links of a folder or table.
+
+    For a table, file states are those of the table, and links are None.
+    """
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():
         folders.check(table)
-        watched = _read_states([table])
-        return _read_table(table), watched, None
-    watched, entries = _walk(source)
+        file_states = _file_states([table])
+        return _read_table(table), file_states, None
+    file_states, entries = _walk(source)
     links = {str(entry.path) for entry in entries if entry.is_link}
     reason = "there are not two or more folders with images, one per class"
     try:
         manifest = from_folder(source, entries)
         if len(manifest.classes) > 1:
-            return manifest, watched, links
+            return manifest, file_states, links
     except ManifestError as error:
         images, _ = find_images(source, entries)
         if not images:
             raise
         if _has_class_folders(source, entries):
             reason = str(error).removeprefix(f"{source}: ")
-    return _unlabelled_manifest(source, entries, reason), watched, links
+    return _unlabelled_manifest(source, entries, reason), file_states, links
 
 
-def _walk(folder: Path) -> tuple[dict[Path, State], list[FolderEntry]]:
-    """Return the state of each folder before reading, and all entries."""
-    watched, entries = _read_states([folder]), []
+def _walk(folder: Path) -> tuple[dict[Path, FileState], list[FolderEntry]]:
+    """Return the state of each folder before it was read, and all entries of the folders."""
+    file_states, entries = _file_states([folder]), []
     for entry in walk(folder):
         if entry.kind == FOLDER:
-            watched[entry.path] = _state(entry.path)
+            file_states[entry.path] = _file_state(entry.path)
         entries.append(entry)
-    return watched, entries
+    return file_states, entries
 
 
 def _has_class_folders(folder: Path, entries: list[FolderEntry]) -> bool:
@@ -565,12 +566,12 @@ def _has_class_folders(folder: Path, entries: list[FolderEntry]) -> bool:
 
 
 def _read_table(table: Path) -> Manifest:
-    """Read a table; without labels and masks, return unlabelled images."""
+    """Read a table of images, which may have neither labels nor masks."""
     try:
         return read_manifest(table)
     except ManifestError:
         manifest = read_manifest(table, labelled=False)
-        if any(record.label or record.is_mapped for record in manifest.records):
+        if any(record.label or record.has_regions for record in manifest.records):
             raise
     note = f"{table}: the table has no label column{NO_LABELS_NOTE}"
     return replace(manifest, warnings=(note,))
@@ -586,12 +587,12 @@ def _unlabelled_manifest(folder: Path, entries: list[FolderEntry], reason: str) 
     return Manifest(records, tuple(warnings), folder)
 
 
-def _read_states(paths: list[Path]) -> dict[Path, State]:
-    return {path: _state(path) for path in paths}
+def _file_states(paths: list[Path]) -> dict[Path, FileState]:
+    return {path: _file_state(path) for path in paths}
 
 
-def _state(path: Path) -> State:
-    """Return size and time stamps of a file or folder; None if missing."""
+def _file_state(path: Path) -> FileState:
+    """Return size, modification and change time (ns) of a file or folder; None if missing."""
     try:
         status = path.stat()
     except OSError:

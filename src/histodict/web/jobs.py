@@ -1,7 +1,7 @@
 """Jobs: their files, and the queue that runs them in worker processes, one at a time.
 
 A job's folder holds
-    job.json         the request; never changed
+    job.json         the request: what to compute, for which images; never changed
     name.json        the name given by the user, if any
     state.json       {"state", "run", "at", "error"}; absent until the job is started or cancelled
     progress.jsonl   one line per step of the current run
@@ -28,22 +28,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 from ..utils.files import lock_descriptor, stat_signature
 from ..utils.text_io import write_checked_json
+from .schema import Json
 from .workspace import (
     DamagedFileError,
+    Kind,
     UserWorkspace,
     is_id,
-    log_once,
     new_id,
     read_fields,
     short_id,
+    warn_once,
 )
 
 TRAIN, MAP = "train", "map"  # kinds of jobs
-IMPORTED = "opened"  # a model from a file, which is done from the start
+IMPORTED = "opened"  # kind of a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
@@ -51,11 +52,11 @@ _POLL_INTERVAL = 0.3
 _WORKER_MODULE = "histodict.web.worker"
 _LOG_LINES = 6
 _MAX_NAME = 80
-_FILE_FIELDS: dict[str, dict[str, Any]] = {
+_FILE_FIELDS: dict[str, dict[str, Kind]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
 }
-_REQUEST_FIELDS: dict[str, Any] = {
+_REQUEST_FIELDS: dict[str, Kind] = {
     "kind": str,
     "made": (int, float),
     "name": str,
@@ -64,7 +65,7 @@ _REQUEST_FIELDS: dict[str, Any] = {
     "records": list,
 }
 # Further fields of requests by kind.
-_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Any]] = {
+_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Kind]] = {
     TRAIN: {
         "recipe": dict,
         "seed": int,
@@ -76,12 +77,12 @@ _REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Any]] = {
     },
     MAP: {"model": str, "folder": str},
 }
-_RESULT_FIELDS: dict[str, Any] = {"classes": list, "images": list, "operating_point": object}
+_RESULT_FIELDS: dict[str, Kind] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
 class Job:
-    """Job stored in a folder."""
+    """Job stored in a folder: a training, the map of a slide, or an imported model."""
 
     folder: Path
 
@@ -92,13 +93,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name of the job, given by the user or by default."""
+        """Name given by the user, or else that of the request."""
         try:
             return str(_read(self.folder / "name.json")["name"])
         except FileNotFoundError:
             pass
         except (OSError, DamagedFileError) as error:
-            log_once(str(error))
+            warn_once(str(error))
         return str(self.summary["name"])
 
     def rename(self, name: str) -> None:
@@ -109,7 +110,7 @@ class Job:
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
-        """Delete the folder of the job, after renaming it atomically."""
+        """Delete the folder of the job; it is renamed first, so that no job is half deleted."""
         renamed = self.folder.with_name(f".gone-{self.id}")
         self.folder.rename(renamed)
         shutil.rmtree(renamed, ignore_errors=True)
@@ -135,25 +136,25 @@ class Job:
         return self.folder / "worker.lock"
 
     @cached_property
-    def request(self) -> dict[str, Any]:
-        """Validated request; reading it is slow if it lists thousands of images."""
+    def request(self) -> Json:
+        """Request of the job, validated; reading it is slow if it lists thousands of images."""
         path = self.folder / "job.json"
         kind = read_fields(path, _REQUEST_FIELDS)["kind"]
         return read_fields(path, _REQUEST_FIELDS | _REQUEST_FIELDS_BY_KIND.get(kind, {}))
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
-        """Fields of the request for lists of jobs, cached."""
+    def summary(self) -> Json:
+        """Some fields of the request, which lists of jobs show; cached."""
         path = self.folder / "job.json"
         return _read_summary(path, *stat_signature(path))
 
-    def results(self) -> dict[str, Any] | None:
-        """Return the predictions of the test images; None if there are none yet."""
+    def results(self) -> Json | None:
+        """Return the results as JSON, with a row per test image in "images"; None if missing."""
         path = self.folder / "results.json"
         return read_fields(path, _RESULT_FIELDS) if path.exists() else None
 
-    def state(self) -> dict[str, Any]:
-        """Return the state; a job with an unreadable state counts as failed."""
+    def state(self) -> Json:
+        """Return the fields of state.json; without a readable file, a job failed or is waiting."""
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
@@ -162,7 +163,7 @@ class Job:
                 return {"state": FAILED, "run": 0, "at": 0.0, "error": lost}
             return {"state": WAITING, "run": 0, "at": 0.0, "error": ""}
         except (OSError, DamagedFileError) as error:
-            log_once(str(error))
+            warn_once(str(error))
             return {
                 "state": FAILED,
                 "run": 0,
@@ -177,12 +178,12 @@ class Job:
             self.set_state(state, run, error)
 
     def set_state(self, state: str, run: int, error: str = "") -> None:
-        """Write the state with the current time."""
+        """Write the state of the job, with the number of its run and the current time."""
         content = {"state": state, "run": run, "at": time.time(), "error": error}
         write_checked_json(self.folder / "state.json", content)
 
-    def progress(self) -> list[dict[str, Any]]:
-        """Return the progress steps so far, without incomplete or damaged lines."""
+    def progress(self) -> list[Json]:
+        """Return the progress steps of the current run, without incomplete or damaged lines."""
         path = self.folder / "progress.jsonl"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         steps = []
@@ -198,10 +199,10 @@ class Job:
         return steps
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Lock the worker's lock file; yield whether it could be locked.
+    def try_lock(self) -> Iterator[bool]:
+        """Lock the worker's lock file; yield False if another process has locked it.
 
-        On a file system without locks, True is yielded.
+        On a file system without locks, yield True.
         """
         with self.lock_file.open("ab") as file:
             is_free = True
@@ -210,27 +211,27 @@ class Job:
             except BlockingIOError:
                 is_free = False
             except OSError as error:
-                log_once(f"{self.folder}: this file system cannot lock files ({error})")
+                warn_once(f"{self.folder}: this file system cannot lock files ({error})")
             yield is_free
 
-    def error_tail(self) -> str:
+    def log_tail(self) -> str:
         """Return the last lines of the worker's output."""
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     return _read_cached(path, *stat_signature(path))
 
 
 @lru_cache(maxsize=20_000)
-def _read_cached(path: Path, *version: int) -> dict[str, Any]:
+def _read_cached(path: Path, *version: int) -> Json:
     return read_fields(path, _FILE_FIELDS[path.name])
 
 
 @lru_cache(maxsize=10_000)
-def _read_summary(path: Path, *version: int) -> dict[str, Any]:
+def _read_summary(path: Path, *version: int) -> Json:
     request = Job(path.parent).request
     copied = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in copied} | {
@@ -242,8 +243,8 @@ def _read_summary(path: Path, *version: int) -> dict[str, Any]:
     }
 
 
-def new_job(user: UserWorkspace, request: dict[str, Any]) -> Job:
-    """Create a job with this request and return it."""
+def new_job(user: UserWorkspace, request: Json) -> Job:
+    """Create a job with this request, without queueing it, and return it."""
     job = Job(user.folder / "jobs" / new_id())
     try:
         write_checked_json(job.folder / "job.json", request | {"made": time.time()})
@@ -262,18 +263,18 @@ def find_job(user: UserWorkspace, job_id: str) -> Job:
 
 
 def count_comparable_trainings(user: UserWorkspace, job: Job) -> int:
-    """Return the number of finished trainings with the data and test patients of `job`."""
+    """Count `job` and the finished trainings with the same data and test patients."""
     wanted = [job.summary[name] for name in ("kind", "data", "tested_on")]
-    alike = (
+    comparable = (
         other
-        for other in all_jobs(user)
+        for other in load_jobs(user)
         if [other.summary[name] for name in ("kind", "data", "tested_on")] == wanted
     )
-    return sum(other.id == job.id or other.state()["state"] == DONE for other in alike)
+    return sum(other.id == job.id or other.state()["state"] == DONE for other in comparable)
 
 
-def all_jobs(user: UserWorkspace) -> list[Job]:
-    """Return the user's jobs, newest first, without jobs whose request is damaged."""
+def load_jobs(user: UserWorkspace) -> list[Job]:
+    """Return the user's jobs, newest first, except those with an unreadable request."""
     found = []
     folder = user.folder / "jobs"
     for name in filter(is_id, os.listdir(folder) if folder.is_dir() else ()):
@@ -283,7 +284,7 @@ def all_jobs(user: UserWorkspace) -> list[Job]:
         except FileNotFoundError:  # it is being created or deleted
             continue
         except (OSError, DamagedFileError) as error:
-            log_once(str(error))
+            warn_once(str(error))
     return [job for *_, job in sorted(found, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -291,10 +292,10 @@ def all_jobs(user: UserWorkspace) -> list[Job]:
 
 
 class JobQueue:
-    """Queue that starts waiting jobs one after another and detects dead workers."""
+    """Queue that runs jobs one after another in worker processes, and detects dead workers."""
 
     def __init__(self) -> None:
-        # Jobs by id, in order. Adding and removing are atomic: `add` and `n_ahead` need no lock.
+        # Jobs by id, in order. Changes are atomic: `add` and `count_ahead` need no lock.
         self._active: dict[str, Job] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.RLock()
@@ -302,21 +303,21 @@ class JobQueue:
         self._thread = threading.Thread(target=self._run_queue, daemon=True, name="jobs")
 
     def start(self, users: list[UserWorkspace]) -> None:
-        """Queue the active jobs of an earlier server, and start the queue thread."""
-        active = (job for user in users for job in all_jobs(user) if job.state()["state"] in ACTIVE)
+        """Queue the waiting and running jobs of an earlier server, and start the queue thread."""
+        active = (j for user in users for j in load_jobs(user) if j.state()["state"] in ACTIVE)
         for job in sorted(active, key=lambda job: job.summary["made"]):
             self.add(job)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread and the running job, which the next server continues."""
+        """Stop the queue thread and the running job, which the next server continues."""
         self._stop.set()
         with self._lock:
             for job in self._jobs():
                 if job.id in self._processes:
                     _kill_and_wait(self._processes[job.id])
                     job.end_run(job.state()["run"], WAITING)
-                    self._forget(job)
+                    self._discard(job)
 
     def _jobs(self) -> list[Job]:
         return list(self._active.values())
@@ -325,7 +326,7 @@ class JobQueue:
         """Add a job to the queue."""
         self._active.setdefault(job.id, job)
 
-    def n_ahead(self, job: Job) -> int:
+    def count_ahead(self, job: Job) -> int:
         """Return the number of jobs that run before `job`."""
         ids = [other.id for other in sorted(self._jobs(), key=_priority)]
         return ids.index(job.id) if job.id in ids else 0
@@ -338,21 +339,21 @@ class JobQueue:
                 return
             process = self._processes.get(job.id)
             if process is None:  # a worker of an earlier server ends by itself
-                self._forget(job)
+                self._discard(job)
             else:
                 _kill(process)  # do not wait: ending may take a while on busy cores
             job.set_state(CANCELLED, state["run"])
 
-    def drop(self, job: Job) -> None:
+    def remove(self, job: Job) -> None:
         """Cancel a job, wait until its worker has ended, and remove it from the queue."""
         self.cancel(job)
         with self._lock:
             if job.id in self._processes:
                 _kill_and_wait(self._processes[job.id])
-            self._forget(job)
+            self._discard(job)
 
     def resume(self, job: Job) -> None:
-        """Queue a failed or cancelled job again; an already trained model is reused."""
+        """Queue a failed, cancelled or interrupted job again; a model already trained is reused."""
         with self._lock:
             state = job.state()
             if state["state"] in (*ACTIVE, DONE):
@@ -365,14 +366,14 @@ class JobQueue:
             try:
                 self._update_jobs()
             except OSError as error:  # for example a full disk; try again
-                log_once(f"the state of the trainings cannot be checked: {error}")
+                warn_once(f"the state of the trainings cannot be checked: {error}")
 
     def _update_jobs(self) -> None:
         with self._lock:
             if self._stop.is_set():
                 return
             for job in self._jobs():
-                self._supervise(job)
+                self._update_state(job)
             turns = sorted(self._jobs(), key=_priority)
             waiting = [job for job in turns if job.state()["state"] == WAITING]
             is_free = not self._processes and len(waiting) == len(turns)
@@ -383,13 +384,13 @@ class JobQueue:
                     self._preempt_map(job)
 
     def _preempt_map(self, job: Job) -> None:
-        """Stop a running map and queue it again."""
+        """Stop a job that computes a map, and queue it again; ignore other jobs."""
         process = self._processes.get(job.id)
         if process is not None and not job.is_training:
             _kill(process)
             job.end_run(job.state()["run"], WAITING)
 
-    def _supervise(self, job: Job) -> None:
+    def _update_state(self, job: Job) -> None:
         process = self._processes.get(job.id)
         is_dead = process.poll() is not None if process else _is_orphaned(job)
         state = job.state()  # read after the check: a worker writes its last state, then ends
@@ -401,7 +402,7 @@ class JobQueue:
         if process is not None and is_dead:
             del self._processes[job.id]
         if job.state()["state"] not in ACTIVE and job.id not in self._processes:
-            self._forget(job)
+            self._discard(job)
 
     def _launch(self, job: Job) -> None:
         run = job.state()["run"] + 1
@@ -421,7 +422,7 @@ class JobQueue:
                 process_group=0,
             )
 
-    def _forget(self, job: Job) -> None:
+    def _discard(self, job: Job) -> None:
         self._active.pop(job.id, None)
         self._processes.pop(job.id, None)
 
@@ -430,12 +431,12 @@ def _is_orphaned(job: Job) -> bool:
     """Return whether the job's state is running, but its worker has ended."""
     if job.state()["state"] != RUNNING:
         return False
-    with job.locked() as is_free:
+    with job.try_lock() as is_free:
         return is_free
 
 
 def _priority(job: Job) -> tuple[bool, bool]:
-    """Return the sort key of the queue: running jobs, then trainings, then maps."""
+    """Return the sort key of a job in the queue: running jobs, then trainings, then maps."""
     return job.state()["state"] != RUNNING, not job.is_training
 
 
@@ -459,4 +460,4 @@ def _failure_reason(job: Job, code: int | None) -> str:
     message = "The worker process ended unexpectedly"
     if code < 0:
         message += f" (signal {-code}; 9 often means that memory ran out)"
-    return f"{message}. All finished steps are stored.\n{job.error_tail()}".strip()
+    return f"{message}. All finished steps are stored.\n{job.log_tail()}".strip()

@@ -2,7 +2,7 @@
 
 Predictions are stored in the folder of a job:
 
-maps/KEY.json    the prediction: label, score, class fractions, text, position of the map's grid
+maps/KEY.json    the prediction as JSON, with version and state of the image file
 maps/KEY.npz     the patch map, if there is one; see `PatchMap.save`
 
 The difference of two maps is defined on the patches of the first map. Each patch is compared with
@@ -47,12 +47,12 @@ from ..utils.files import atomic_write, file_key
 from ..utils.progress import Callback, no_callback
 from ..utils.text_io import write_checked_json
 from .datasets import DatasetSettings
-from .schema import Overlap
-from .workspace import DamagedFileError, log_once, read_fields, short_id
+from .schema import Json, OverlapCounts
+from .workspace import DamagedFileError, Kind, read_fields, short_id, warn_once
 
 _MAX_OUTLINES = 400
 _FORMAT_VERSION = 8  # of the stored files; increase it when their content changes
-_PREDICTION_FIELDS: dict[str, Any] = {
+_PREDICTION_FIELDS: dict[str, Kind] = {
     "answer": object,
     "is_uncertain": bool,
     "score": object,
@@ -72,8 +72,8 @@ def compute_prediction(
     folder: Path,
     mpp: float | None = None,
     callback: Callback = no_callback,
-) -> dict[str, Any]:
-    """Predict an image, store prediction and patch map, and return the prediction as JSON values.
+) -> Json:
+    """Predict an image, store prediction and patch map, and return the prediction as JSON.
 
     Parameters
     ----------
@@ -90,16 +90,16 @@ def compute_prediction(
     )
     values = prediction_to_json(prediction) | {"version": short_id(repr(state))}
     if prediction.patch_map is not None:  # before the prediction that refers to it
-        prediction.patch_map.save(_stored_file(folder, record, "npz"))
+        prediction.patch_map.save(_prediction_file(folder, record, "npz"))
     write_checked_json(
-        _stored_file(folder, record, "json"),
+        _prediction_file(folder, record, "json"),
         values | {"format_version": _FORMAT_VERSION, "state": state},
     )
     return values
 
 
-def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
-    """Return a prediction as a JSON object."""
+def prediction_to_json(prediction: Prediction) -> Json:
+    """Return a prediction as a JSON object; see `_PREDICTION_FIELDS`."""
     patch_map = prediction.patch_map
     return {
         "answer": prediction.top_label,
@@ -118,7 +118,7 @@ def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
 
 
 def _grid_to_json(grid: PatchGrid) -> dict[str, float]:
-    """Return size, position and patch size of the grid as a JSON object."""
+    """Return the grid of a map as a JSON object, with lengths in level-0 pixels."""
     return {
         "n_rows": grid.n_rows,
         "n_columns": grid.n_columns,
@@ -131,20 +131,18 @@ def _grid_to_json(grid: PatchGrid) -> dict[str, float]:
 
 
 def _fingerprint(record: ImageRecord, mpp: float | None) -> list[Any]:
-    """Return the state of the image file, its region of interest and its pixel size."""
+    """Return a JSON array that changes with the image file, pixel size or region of interest."""
     within = [*record.region_of_interest.fingerprint()] if record.region_of_interest else []
     return [*file_key(record.path), record.mpp, mpp, *within]
 
 
-def load_prediction(
-    folder: Path, record: ImageRecord, mpp: float | None = None
-) -> dict[str, Any] | None:
+def load_prediction(folder: Path, record: ImageRecord, mpp: float | None = None) -> Json | None:
     """Return a prediction stored by `compute_prediction`; None if missing or outdated."""
-    path = _stored_file(folder, record, "json")
+    path = _prediction_file(folder, record, "json")
     try:
         prediction = read_fields(path, _PREDICTION_FIELDS) if path.exists() else {}
     except DamagedFileError as error:
-        log_once(f"{error}: the prediction is computed again")
+        warn_once(f"{error}: the prediction is computed again")
         prediction = {}
     is_present = prediction.pop("format_version", None) == _FORMAT_VERSION and prediction.pop(
         "state", None
@@ -152,21 +150,21 @@ def load_prediction(
     return prediction if is_present else None
 
 
-def compute_or_load(
+def load_or_compute(
     model: Model, record: ImageRecord, folder: Path, mpp: float | None = None
-) -> dict[str, Any]:
-    """Return the stored prediction of an image; compute it if missing or outdated."""
+) -> Json:
+    """Return the stored prediction of an image, as JSON; compute it if missing or outdated."""
     return load_prediction(folder, record, mpp) or compute_prediction(model, record, folder, mpp)
 
 
-def map_version(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
-    """Return a cache key of the map that `stored_map` returns."""
-    _map_metadata(folder, record, mpp)
-    return file_key(_stored_file(folder, record, "npz"))
+def map_cache_key(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
+    """Return a cache key of the map that `load_map` returns; raise KeyError without map."""
+    _check_has_map(folder, record, mpp)
+    return file_key(_prediction_file(folder, record, "npz"))
 
 
-def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> PatchMap:
-    """Return the stored patch map of an image.
+def load_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> PatchMap:
+    """Load the stored patch map of an image.
 
     Raises
     ------
@@ -175,16 +173,16 @@ def stored_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> P
     ValueError
         If the map is damaged; the prediction is then deleted and can be computed again.
     """
-    _map_metadata(folder, record, mpp)
+    _check_has_map(folder, record, mpp)
     try:
-        return PatchMap.load(_stored_file(folder, record, "npz"))
+        return PatchMap.load(_prediction_file(folder, record, "npz"))
     except (ValueError, OSError) as error:
         # Without it, the next request computes both files again.
-        _stored_file(folder, record, "json").unlink(missing_ok=True)
+        _prediction_file(folder, record, "json").unlink(missing_ok=True)
         raise ValueError(f"{error}: open the image again to compute a new map") from error
 
 
-def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[str, Any]:
+def _check_has_map(folder: Path, record: ImageRecord, mpp: float | None) -> Json:
     prediction = load_prediction(folder, record, mpp)
     if prediction is None or prediction["grid"] is None:
         raise KeyError("this image has no patch map yet")
@@ -195,9 +193,9 @@ def _map_metadata(folder: Path, record: ImageRecord, mpp: float | None) -> dict[
 
 
 def apply_threshold(
-    model: Model, stored: dict[str, Any], patch_map: PatchMap | None, path: Path
+    model: Model, stored: Json, patch_map: PatchMap | None, path: Path
 ) -> Prediction:
-    """Apply the decision threshold of a model to a stored prediction.
+    """Return a stored prediction at the decision threshold of a model.
 
     Parameters
     ----------
@@ -227,16 +225,18 @@ def apply_threshold(
     )
 
 
-def _stored_file(folder: Path, record: ImageRecord, kind: str) -> Path:
-    """Return the path of an image's stored file with suffix `kind` ("json" or "npz")."""
+def _prediction_file(folder: Path, record: ImageRecord, kind: str) -> Path:
+    """Return the path of the stored prediction ("json") or patch map ("npz") of an image."""
     part = f"-{short_id(repr(record.region_of_interest))}" if record.region_of_interest else ""
     return folder / f"{output_key(record.path)}{part}.{kind}"
 
 
-def map_image(
+def render_map(
     patch_map: PatchMap, class_index: int | None, class_colours: Mapping[str, str] | None = None
 ) -> NDArray[np.uint8]:
-    """Return an RGBA image with a pixel per patch: class colour, more opaque for large margins.
+    """Return a map as an RGBA image with one pixel per patch.
+
+    Patches have the colour of their class, more opaque for large margins.
 
     Parameters
     ----------
@@ -256,8 +256,11 @@ def map_image(
     return np.dstack([colours, 255 * alpha]).round().astype(np.uint8)
 
 
-def outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
-    """Return the outlines of the largest regions of a class as rings [x, y, x, y, …]."""
+def region_outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
+    """Return the outlines of the largest regions of a class as rings [x, y, x, y, …].
+
+    Regions have at least `min_patches` connected patches; coordinates are in level-0 pixels.
+    """
     return patch_map.rings(class_index, min_patches, _MAX_OUTLINES)
 
 
@@ -283,7 +286,7 @@ class MapDifference:
 
     @classmethod
     def from_maps(cls, first: PatchMap, second: PatchMap) -> MapDifference:
-        """Compare two maps; raise ValueError if their classes differ."""
+        """Compare two maps; raise ValueError unless they have the same classes, in any order."""
         if set(first.classes) != set(second.classes):
             names = [" / ".join(each.classes) for each in (first, second)]
             raise ValueError(
@@ -301,20 +304,20 @@ class MapDifference:
         both: NDArray[np.bool_] = (self.before != NO_TISSUE) & (self.after != NO_TISSUE)
         return both
 
-    def counts(self) -> list[list[int]]:
-        """Return the number of patches by class before (rows) and after (columns)."""
+    def count_changes(self) -> list[list[int]]:
+        """Return the number of compared patches, by class before (rows) and after (columns)."""
         n, compared = len(self.classes), self.is_compared
         pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
         table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()
         return table
 
     @property
-    def n_different(self) -> int:
+    def n_tissue_mismatches(self) -> int:
         """Number of patches that are tissue in only one of the maps."""
         return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
-    def image(self, class_colours: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
-        """Return an RGBA image with a pixel per patch: the new class's colour, grey if unchanged.
+    def render(self, class_colours: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
+        """Return an RGBA image with one pixel per patch: class after, grey if unchanged.
 
         Parameters
         ----------
@@ -335,7 +338,7 @@ class MapDifference:
 
 
 def _nearest_classes(first: PatchMap, second: PatchMap) -> NDArray[np.int16]:
-    """Return the predicted classes of the second map at the patch centres of the first map."""
+    """Return the class indices of the second map at the patch centres of the first map."""
     grid, other_grid = first.grid, second.grid
     rows = _nearest_indices(other_grid, other_grid.top, _patch_centres(grid, grid.top, grid.n_rows))
     columns = _nearest_indices(
@@ -358,7 +361,10 @@ def _patch_centres(grid: PatchGrid, start: float, count: int) -> NDArray[np.floa
 def _nearest_indices(
     grid: PatchGrid, start: float, centres: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the nearest grid row or column of each coordinate, possibly out of range."""
+    """Return the index of the nearest grid row or column of each centre, possibly out of range.
+
+    `start` is `grid.top` for rows, `grid.left` for columns; lengths are in level-0 pixels.
+    """
     position = (centres - start - grid.patch_side / 2) / grid.step
     return np.floor(position + 0.5).astype(np.int64)
 
@@ -371,16 +377,17 @@ _MAX_MASK_CELLS = 300  # grid cells along the longer side of a mask
 
 @dataclass(frozen=True)
 class OverlapScores:
-    """Dice coefficient and intersection over union."""
+    """Dice coefficient and intersection over union, each from 0 to 1."""
 
     dice: float
     iou: float
 
 
-def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
-    """Count hits, misses and false alarms of detected regions against the record's mask or label.
+def count_overlap(record: ImageRecord, patch_map: PatchMap) -> OverlapCounts:
+    """Return the overlap of detected regions with the true regions of an image.
 
-    Return a row of these counts for each minimum region size of 1, 2, … connected patches.
+    Row k - 1 has the numbers of hits, misses and false alarms, in patches, if regions of fewer than
+    k connected patches are ignored.
     """
     tissue = patch_map.tissue
     regions, sizes = label_regions(patch_map.predicted_classes == 1)
@@ -395,14 +402,14 @@ def overlap(record: ImageRecord, patch_map: PatchMap) -> Overlap:
     return [counts(min_patches) for min_patches in range(1, MAX_MIN_PATCHES + 1)]
 
 
-def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> OverlapScores | None:
-    """Return Dice and IoU of the pooled patches of all images.
-
-    Return None if they are undefined or the overlap of an image is unknown.
+def pooled_overlap(
+    overlaps: Iterable[OverlapCounts | None], min_patches: float
+) -> OverlapScores | None:
+    """Return Dice and IoU of the pooled patches of all images; None if undefined or unknown.
 
     Parameters
     ----------
-    overlaps : overlap of each image
+    overlaps : result of `count_overlap` for each image; None if unknown
     min_patches : minimum number of connected patches of a region
     """
     index, known = round(min_patches) - 1, list(overlaps)
@@ -413,8 +420,8 @@ def pooled_overlap(overlaps: Iterable[Overlap | None], min_patches: float) -> Ov
     return OverlapScores(2 * hits / (union + hits), hits / union) if union else None
 
 
-def mask_rings(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
-    """Return the outlines of the regions of the record's mask as rings [x, y, x, y, …]."""
+def mask_outlines(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
+    """Return the outlines of the regions in a mask as rings [x, y, x, y, …] in level-0 pixels."""
     side = max(1.0, max(size) / _MAX_MASK_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
     is_region = region_coverage(record, "").coverage(x, y, side) >= MIN_OVERLAP
@@ -431,16 +438,16 @@ _TILE_BYTES = 96 * 2**20  # encoded tiles
 _PIXEL_BYTES = 768 * 2**20  # open images
 
 
-def n_levels(size: tuple[int, int]) -> int:
-    """Return the number of levels of the tile pyramid of an image of this size."""
+def count_levels(size: tuple[int, int]) -> int:
+    """Return the number of levels of the tile pyramid of an image of this (width, height)."""
     return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
 
 
-class Tiles:
-    """Open images and tiles cached in memory, thumbnails on disk."""
+class TileCache:
+    """Cache of open images and tiles in memory, and of thumbnails on disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Create the caches; `folder` stores thumbnails."""
+        """Create the caches; thumbnails are stored in `folder`."""
         self._folder = folder
         self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
         self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
@@ -460,7 +467,7 @@ class Tiles:
         return self._sources.get(_source_key(record), open_cached)
 
     def tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes:
-        """Return a tile as JPEG; raise KeyError for positions outside the image."""
+        """Return a tile of the pyramid as JPEG; raise KeyError if it is outside the image."""
 
         def encode() -> tuple[bytes, int]:
             data = encode_jpeg(_read_tile(self.open(record), level, column, row))
@@ -469,7 +476,7 @@ class Tiles:
         return self._tiles.get(_tile_key(record, level, column, row), encode)
 
     def cached_tile(self, record: ImageRecord, level: int, column: int, row: int) -> bytes | None:
-        """Return a tile as JPEG from the cache; None if it is not cached."""
+        """Return a tile of the pyramid as JPEG; None if it is not cached."""
         return self._tiles.find(_tile_key(record, level, column, row))
 
     def thumbnail_file(self, record: ImageRecord) -> Path:
@@ -498,7 +505,7 @@ def _tile_key(record: ImageRecord, *position: int) -> Key:
 
 
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:
-    count = n_levels(source.size)
+    count = count_levels(source.size)
     factor = 2 ** (count - 1 - level) if 0 <= level < count else 0
     x, y = column * TILE_SIDE * factor, row * TILE_SIDE * factor
     if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):

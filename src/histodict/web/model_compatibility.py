@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..decision.threshold import describe_tuning
 from ..models import Model, load_model
@@ -20,18 +19,19 @@ from ..utils.files import atomic_write, file_key
 from ..utils.text_io import shorten, write_checked_json
 from .datasets import Dataset
 from .jobs import DONE, IMPORTED, Job
+from .schema import Json
 from .workspace import DataFolders, UserWorkspace, short_id
 
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """Properties that two models must share for their maps to be comparable.
+    """Properties of a model that decide whether it fits images, or compares with another model.
 
     Attributes
     ----------
     name : name of the job
-    is_file : whether the model was imported from a file
-    images : id of the training set; of an imported model, a unique id
+    is_imported : whether the model was imported from a file
+    training_set : id of the data set it was trained on; of an imported model, the id of its job
     classes : class names
     mpp : µm per pixel at which the model works, or of its training images; None if unknown
     features : patch features
@@ -40,8 +40,8 @@ class ModelProfile:
     """
 
     name: str
-    is_file: bool
-    images: str
+    is_imported: bool
+    training_set: str
     classes: tuple[str, ...]
     mpp: float | None
     features: str
@@ -60,11 +60,11 @@ class ModelProfile:
         return cls(job.name, is_file, images, names, mpp, recipe.features, recipe.patch_px, tuning)
 
 
-def incompatibilities(profile: ModelProfile, dataset: Dataset) -> list[str]:
-    """Return warnings about using a model on a data set; empty for its training set."""
-    if profile.images == dataset.id:
+def compatibility_warnings(profile: ModelProfile, dataset: Dataset) -> list[str]:
+    """Return warnings about predicting a data set with a model; none for its training set."""
+    if profile.training_set == dataset.id:
         return []
-    source = "comes from a file" if profile.is_file else "was trained on other images"
+    source = "comes from a file" if profile.is_imported else "was trained on other images"
     warnings = [f"This model {source} ({profile.name}): its accuracy on these images is unknown."]
     if profile.tuning:
         warnings.append(f"Its decision was changed after training: {profile.tuning}.")
@@ -83,15 +83,15 @@ def incompatibilities(profile: ModelProfile, dataset: Dataset) -> list[str]:
     return warnings
 
 
-def differences(one: ModelProfile, other: ModelProfile) -> list[str]:
-    """Return descriptions of the differences in classes, images and patches of two models."""
+def model_differences(one: ModelProfile, other: ModelProfile) -> list[str]:
+    """Return sentences on differences in classes, training images and patches of two models."""
     descriptions = []
     if set(one.classes) != set(other.classes):
         descriptions.append(
             f"The models have different classes: {_join_names(one.classes)}, and "
             f"{_join_names(other.classes)}."
         )
-    if one.images != other.images:
+    if one.training_set != other.training_set:
         descriptions.append("The models were probably trained on different images.")
     if one.mpp != other.mpp:
         descriptions.append(
@@ -123,14 +123,14 @@ _IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the sa
 def import_model(
     user: UserWorkspace, folders: DataFolders, folder_index: int, relative_path: str
 ) -> Job:
-    """Import a model file from the data folders and return its job.
+    """Import a model file from the data folders as a finished job, and return the job.
 
     Parameters
     ----------
     user : workspace of the user
     folders : data folders
     folder_index : index of the data folder
-    relative_path : path in the data folder
+    relative_path : path of the file, relative to the data folder
     """
     path = folders.find(folder_index, relative_path)
     if path.suffix.lower() != SUFFIX or not path.is_file():
@@ -153,7 +153,7 @@ def import_model(
 
 
 def _import_file(job: Job, path: Path) -> None:
-    """Copy a model file to a job, check it, and then write the request."""
+    """Copy a model file to the folder of a job, check it, and then write the request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
     model = _load_copy(job.model_file, path.name)
@@ -169,8 +169,8 @@ def _load_copy(copy: Path, name: str) -> Model:
         raise ValueError(message if name in message else f"{name}: {message}") from error
 
 
-def _imported_model_request(path: Path, model: Model) -> dict[str, Any]:
-    """Return the request of a finished job for an imported model."""
+def _imported_model_request(path: Path, model: Model) -> Json:
+    """Return the content of job.json for an imported model, with the fields of a training."""
     return {
         "kind": IMPORTED,
         "made": time.time(),

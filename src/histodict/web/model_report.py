@@ -1,7 +1,8 @@
 """Reports on a model: scores with intervals by patient, HTML report, comparison with the parent.
 
-Two models are compared on the images that both were tested on, with the labels of the later model,
-so that corrected labels do not count as an improvement.
+A row is the JSON object of a test image in the results of a job: image, label, prediction. Two
+models are compared on the images that both were tested on, with the labels of the later model, so
+that corrected labels do not count as an improvement.
 """
 
 from __future__ import annotations
@@ -40,38 +41,37 @@ from ..reports.html import write_page
 from ..reports.model_card import describe_model
 from ..utils.text_io import pluralize
 from .jobs import Job
-from .maps import apply_threshold, compute_or_load, pooled_overlap, stored_map
+from .maps import apply_threshold, load_map, load_or_compute, pooled_overlap
 from .patch_explanation import NO_TISSUE_HERE
 from .schema import (
+    AccuracyDifference,
     ClassScore,
     ComparedImage,
     Correction,
     CorrectionStatus,
-    Difference,
+    Interval,
+    Json,
     PreviousModel,
-    Range,
     ScoreSummary,
     UsedCorrection,
 )
-from .training import request_manifest
+from .training import manifest_from_request
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def score_summary(
+def summarize_scores(
     classes: Sequence[str], rows: Rows, min_patches: float | None = None
 ) -> ScoreSummary:
-    """Return the scores of test images with intervals by patient.
+    """Return the scores of a model on test images, with intervals by patient.
 
     Parameters
     ----------
     classes : classes of the model
-    rows : results of the test images that have a prediction
+    rows : rows of the test images that have a prediction
     min_patches : minimum number of connected patches of a region, for models that find regions
     """
-    proportions = {
-        name: fraction for name in classes if (fraction := _class_proportion(name, rows))
-    }
+    proportions = {name: p for name in classes if (p := _class_proportion(name, rows))}
     known = [proportions[name] for name in classes if name in proportions]
     of_classes = [row for row in rows if row["label"] in classes]
     # Images of unknown classes count in the mean; their predictions are always wrong.
@@ -79,7 +79,7 @@ def score_summary(
     balanced = mean_interval(known) if has_all_classes else None
     return {
         "classes": [_class_score(name, fraction) for name, fraction in proportions.items()],
-        "balanced": None if balanced is None else _make_range(*balanced),
+        "balanced": None if balanced is None else _make_interval(*balanced),
         "few_patients": few_patients_warning(
             (row["label"] for row in of_classes), (row["patient"] for row in of_classes)
         ),
@@ -88,13 +88,11 @@ def score_summary(
 
 
 def _class_proportion(name: str, rows: Rows) -> Proportion | None:
-    """Return the proportion of correctly classified images of a class."""
+    """Return the proportion of correctly predicted images of a class; None without images."""
     class_rows = [row for row in rows if row["label"] == name]
     if not class_rows:
         return None
-    return proportion(
-        [row["answer"] == name for row in class_rows], [row["patient"] for row in class_rows]
-    )
+    return proportion([r["answer"] == name for r in class_rows], [r["patient"] for r in class_rows])
 
 
 def _class_score(name: str, fraction: Proportion) -> ClassScore:
@@ -104,37 +102,37 @@ def _class_score(name: str, fraction: Proportion) -> ClassScore:
         "n_right": fraction.n_right,
         "n_images": fraction.n_images,
         "n_patients": fraction.n_patients,
-        "interval": None if low is None or high is None else _make_range(low, high),
+        "interval": None if low is None or high is None else _make_interval(low, high),
     }
 
 
-def _make_range(low: float, high: float) -> Range:
+def _make_interval(low: float, high: float) -> Interval:
     return {"low": low, "high": high}
 
 
-def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Range | None]:
-    """Return intervals of pooled Dice and IoU, for regions of at least `min_patches` patches."""
+def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Interval | None]:
+    """Return intervals of Dice and IoU for regions of at least `min_patches`; empty if unknown."""
     index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):
         return {}
     tables = np.array([[*counts[index], 0] for counts in overlaps if counts])
     repeat = Repeat(np.full(len(tables), "image"), patients, tables)
-    return {name: _bootstrap_range(metric, repeat) for name, metric in OVERLAPS.items()}
+    return {name: _bootstrap_interval(metric, repeat) for name, metric in OVERLAPS.items()}
 
 
-def _bootstrap_range(metric: Metric, repeat: Repeat) -> Range | None:
+def _bootstrap_interval(metric: Metric, repeat: Repeat) -> Interval | None:
     if len(set(repeat.patients)) < MIN_PATIENTS:
         return None
     try:
         interval = bootstrap_interval(metric, [repeat])
     except ValueError:  # the metric is undefined on these patients or on nearly all draws
         return None
-    return _make_range(interval.low, interval.high)
+    return _make_interval(interval.low, interval.high)
 
 
-def describe_range(interval: Range | None) -> str:
-    """Describe a confidence interval, or why there is none."""
+def describe_interval(interval: Interval | None) -> str:
+    """Return a text with a confidence interval, or with the reason why there is none."""
     if interval is None:
         return "no interval, too few patients"
     return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
@@ -143,8 +141,16 @@ def describe_range(interval: Range | None) -> str:
 # --- two models on the same images ----------------------------------------------------------------
 
 
-def difference(rows: Sequence[ComparedImage], patients: Sequence[str]) -> Difference | None:
-    """Return the increase in accuracy with its interval; None for too few patients."""
+def accuracy_difference(
+    rows: Sequence[ComparedImage], patients: Sequence[str]
+) -> AccuracyDifference | None:
+    """Return the increase in accuracy with its interval; None if there are too few patients.
+
+    Parameters
+    ----------
+    rows : test images with the predictions of both models
+    patients : patient of each image
+    """
     if len(set(patients)) < MIN_PATIENTS:
         return None
     patient_of_image, images = np.array(patients), np.full(len(rows), "image")
@@ -169,12 +175,17 @@ _N_ATOMS = 8  # of each class, shown with the patches that use them
 
 
 def model_card(
-    model: Model,
-    header: Mapping[str, Any],
-    request: dict[str, Any],
-    results: Mapping[str, Any] | None,
+    model: Model, header: Mapping[str, Any], request: Json, results: Mapping[str, Any] | None
 ) -> list[SummaryRow]:
-    """Return the rows of the model card, from model file, test patients and corrections."""
+    """Return (name, value) pairs that describe a model.
+
+    Parameters
+    ----------
+    model : model at its current threshold
+    header : header of the model file
+    request : request of its job
+    results : results of its job; None if there are none
+    """
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
     card = dict(describe_model(header)) | {
@@ -184,7 +195,7 @@ def model_card(
         "Corrections": _corrections_text(applied_corrections(request)),
     }
     if request["n_shapes"]:
-        n_images = request_manifest(request).n_images
+        n_images = manifest_from_request(request).n_images
         card["Annotations"] = (
             f"{pluralize(request['n_shapes'], 'shape')} on {pluralize(n_images, 'image')}; only "
             "annotated tissue was used for training and test"
@@ -193,7 +204,7 @@ def model_card(
 
 
 def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
-    """Describe the number of corrections by their effect on the training."""
+    """Return a text with the number of corrections for each effect on the training."""
     counts = Counter(c["use"] for c in corrections)
     parts = [f"{counts[status]} {label}" for status, label in _USAGE.items() if counts[status]]
     return f"{len(corrections)} by the user: {', '.join(parts)}" if parts else "none"
@@ -201,31 +212,31 @@ def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
 
 @dataclass(frozen=True)
 class StoredPredictions:
-    """Test images and their stored predictions.
+    """Test images of a model and the folder of their stored predictions.
 
     Attributes
     ----------
     records : test images by id
-    maps : folder of stored predictions
+    folder : folder of stored predictions
     mpp : µm per pixel if neither a table nor the file gives it
     model : model of the predictions, at its trained threshold
     """
 
     records: Mapping[str, ImageRecord]
-    maps: Path
+    folder: Path
     mpp: float | None
     model: Model
 
-    def prediction(self, image: str, changed_model: Model) -> Prediction:
-        """Return the prediction of an image with its map, at the threshold of `changed_model`."""
+    def load(self, image: str, changed_model: Model) -> Prediction:
+        """Return the prediction of an image (id), with map, at the threshold of `changed_model`."""
         record = self.records[image]
-        stored = compute_or_load(self.model, record, self.maps, self.mpp)
-        patch_map = stored_map(self.maps, record, self.mpp)
+        stored = load_or_compute(self.model, record, self.folder, self.mpp)
+        patch_map = load_map(self.folder, record, self.mpp)
         return apply_threshold(changed_model, stored, patch_map, record.path)
 
 
-def pixel_size_warnings(model: Model, rows: list[dict[str, Any]]) -> list[str]:
-    """Return warnings about assumed or different pixel sizes of test images."""
+def pixel_size_warnings(model: Model, rows: list[Json]) -> list[str]:
+    """Return warnings about assumed pixel sizes of test images, or others than in training."""
     # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
@@ -237,7 +248,7 @@ def write_report(
     card: list[Any],
     results: Mapping[str, Any],
     stored_predictions: StoredPredictions,
-    atom_patches: list[dict[str, Any]],
+    atom_patches: list[Json],
     *,
     untuned: Mapping[str, Any] | None = None,
     selection: str = "",
@@ -253,22 +264,22 @@ def write_report(
     stored_predictions : stored predictions of the test images
     atom_patches : patches of the most used atoms, from `top_atom_patches`
     untuned : results as trained, if the threshold was chosen on the test images
-    selection : warning about choosing among several models
+    selection : text of `selection_warning`
     """
-    rows = _rows_with_prediction(results)
+    rows = rows_with_prediction(results)
     counts = confusion_table(model.class_names_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.class_names_)}",
-        "facts": _score_rows(model, _rows_with_prediction(untuned or results)),
+        "facts": _score_rows(model, rows_with_prediction(untuned or results)),
         "tuned": [] if untuned is None else _score_rows(model, rows, is_tuned=True),
         "tuned_note": NOTE,
         "selection": selection,
-        "few": score_summary(model.class_names_, rows)["few_patients"],
+        "few": summarize_scores(model.class_names_, rows)["few_patients"],
         "classes": model.class_names_,
         "card": card,
         "truths": [truth for truth, _ in counts],
         "confusion": [counts_of_truth for _, counts_of_truth in counts],
-        "roc": _roc(model, rows, results["operating_point"]),
+        "roc": _roc_svg(model, rows, results["operating_point"]),
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
         "atom_classes": atom_patches,
@@ -283,8 +294,8 @@ def write_report(
     write_page(path, "web/report.html.j2", content)
 
 
-def selection_summary(n_models: int) -> str:
-    """Return a warning about choosing the best of several models; empty for a single one."""
+def selection_warning(n_models: int) -> str:
+    """Return a warning if several models were tested on the same patients; empty otherwise."""
     if n_models < 2:
         return ""
     return (
@@ -293,13 +304,11 @@ def selection_summary(n_models: int) -> str:
     )
 
 
-def _score_rows(
-    model: Model, rows: list[dict[str, Any]], *, is_tuned: bool = False
-) -> list[dict[str, Any]]:
-    """Return scores with intervals by patient as table rows.
+def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> list[Json]:
+    """Return scores with intervals by patient, as objects with "name" and "value".
 
-    For two classes, sensitivity and specificity are included; for regions, the overlap with true
-    regions. `is_tuned` tells whether the operating point was chosen on these images.
+    Sensitivity and specificity are included for two classes, Dice and IoU for models of regions.
+    `is_tuned` means that the threshold was chosen on these images, which is then noted.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
@@ -307,20 +316,20 @@ def _score_rows(
     point = (
         model.decision_threshold.value if model.finds_regions and model.decision_threshold else None
     )
-    intervals = score_summary(classes, rows, point)
-    scores: dict[str, Any] = {}
+    intervals = summarize_scores(classes, rows, point)
+    scores: Json = {}
     if point is not None and rows:
         scores |= _overlap_score_rows(model, rows, intervals, point)
     if rows and missing:
         scores["balanced accuracy: no test image of class " + " or ".join(missing)] = "not known"
     elif rows:
-        name = f"balanced accuracy; {describe_range(intervals['balanced'])}"
+        name = f"balanced accuracy; {describe_interval(intervals['balanced'])}"
         scores[name] = f"{balanced_accuracy(labels, predictions):.2f}"
     else:
         scores["balanced accuracy"] = "not measured"
     if len(classes) == 2 and set(classes) <= set(labels):
         other_interval, positive_interval = (
-            describe_range(figure["interval"]) for figure in intervals["classes"]
+            describe_interval(figure["interval"]) for figure in intervals["classes"]
         )
         value = sensitivity(labels, predictions, positive=classes[1])
         scores[f"sensitivity for {classes[1]}; {positive_interval}"] = f"{value:.2f}"
@@ -332,30 +341,29 @@ def _score_rows(
     return [{"name": name, "value": value} for name, value in scores.items()]
 
 
-def _rows_with_prediction(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows_with_prediction(results: Mapping[str, Any]) -> list[Json]:
+    """Return the rows of the test images that have a prediction."""
     return [row for row in results["images"] if row["answer"] is not None]
 
 
 def _overlap_score_rows(
-    model: Model, rows: list[dict[str, Any]], scores: ScoreSummary, point: float
+    model: Model, rows: list[Json], scores: ScoreSummary, point: float
 ) -> dict[str, str]:
     fractions = pooled_overlap([row.get("overlap") for row in rows], point)
     if fractions is None:
         return {}
     label = f"overlap with the true regions of {model.class_names_[1]}, by patches"
-    ranges = {name: describe_range(scores["overlap"].get(name)) for name in ("Dice", "IoU")}
+    ranges = {name: describe_interval(scores["overlap"].get(name)) for name in ("Dice", "IoU")}
     return {
         f"Dice: {label}; {ranges['Dice']}": f"{fractions.dice:.2f}",
         f"IoU: {label}; {ranges['IoU']}": f"{fractions.iou:.2f}",
     }
 
 
-def confusion_table(
-    classes: Sequence[str], rows: list[dict[str, Any]]
-) -> list[tuple[str, list[int]]]:
-    """Return for each true label the number of predictions of each class.
+def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str, list[int]]]:
+    """Return, for each true label, the label and its number of predictions of each class.
 
-    Labels that are not classes of the model come last; their images count as errors.
+    Labels that are not classes of the model come last.
     """
     counts = Counter((row["label"], row["answer"]) for row in rows)
     others = sorted({row["label"] for row in rows} - set(classes))
@@ -365,8 +373,8 @@ def confusion_table(
     ]
 
 
-def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the number of images and of errors per patient, most errors first."""
+def patient_errors(rows: list[Json]) -> list[Json]:
+    """Return number of images and names of wrong predictions per patient, most errors first."""
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
@@ -376,7 +384,7 @@ def patient_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"patient": p, "n_images": n_images[p], "wrong": names} for p, names in entries]
 
 
-def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | None) -> str:
+def _roc_svg(model: Model, rows: list[Json], point: Mapping[str, Any] | None) -> str:
     from ..reports.html import roc_curves_svg
 
     is_positive = np.array([row["label"] == model.class_names_[-1] for row in rows])
@@ -384,7 +392,7 @@ def _roc(model: Model, rows: list[dict[str, Any]], point: Mapping[str, Any] | No
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
     sign = 1.0 if point.get("higher_is_positive", True) else -1.0
-    # Connected patches count from m on, the other values only above their threshold.
+    # Regions count from the threshold on, the other values only above it.
     threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
     curve = roc_curve(is_positive, sign * values, positive=True, threshold=sign * threshold)
     return roc_curves_svg("roc", {"the model": curve})
@@ -400,7 +408,7 @@ def _atom_mosaics(model: Model) -> list[dict[str, str]]:
 
 def top_atom_patches(
     model: Model, gallery: PatchSample | None, training_images: Manifest
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Return the most used atoms, with the training patches in which their weight is largest."""
     if gallery is None or model.model_.atoms() is None:
         return []
@@ -408,12 +416,12 @@ def top_atom_patches(
     return atom_rows(
         found,
         training_images.records,
-        [training_name(training_images, r) for r in training_images.records],
+        [training_image_name(training_images, r) for r in training_images.records],
     )
 
 
-def training_name(training_images: Manifest, record: ImageRecord) -> str:
-    """Return the name of a training image; all crops of marked rectangles share one name."""
+def training_image_name(training_images: Manifest, record: ImageRecord) -> str:
+    """Return the displayed name of a training image; all crops of rectangles share one name."""
     return (
         training_images.name(record)
         if record.path.is_relative_to(training_images.root)
@@ -422,10 +430,10 @@ def training_name(training_images: Manifest, record: ImageRecord) -> str:
 
 
 def _example_images(
-    model: Model, rows: list[dict[str, Any]], stored_predictions: StoredPredictions
-) -> list[dict[str, Any]]:
-    """Return example images with their maps, wrong predictions first."""
-    shown: list[dict[str, Any]] = []
+    model: Model, rows: list[Json], stored_predictions: StoredPredictions
+) -> list[Json]:
+    """Return a few rows with their maps as images (data URIs), wrong predictions first."""
+    shown: list[Json] = []
     for row in sorted(rows, key=lambda row: row["answer"] == row["label"]):
         if (
             row["grid"] is None
@@ -433,7 +441,7 @@ def _example_images(
             or len(shown) == _N_EXAMPLES
         ):
             continue
-        prediction = stored_predictions.prediction(row["image"], model)
+        prediction = stored_predictions.load(row["image"], model)
         assert prediction.patch_map is not None
         overlay = draw_overlay(prediction.patch_map, prediction.summary(), region_rings(prediction))
         shown.append(
@@ -450,10 +458,10 @@ def _example_images(
 # --- comparison with the previous model -----------------------------------------------------------
 
 
-def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
-    """Return the user's corrections that a training used, each with its effect on the training."""
+def applied_corrections(request: Json) -> list[UsedCorrection]:
+    """Return the corrections in the request of a training, each with its effect on it."""
     tested = set(request["test_patients"])
-    manifest = request_manifest(request)
+    manifest = manifest_from_request(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
 
     def status_of(correction: Correction) -> CorrectionStatus:
@@ -469,10 +477,8 @@ def applied_corrections(request: dict[str, Any]) -> list[UsedCorrection]:
     return [c | {"use": status_of(c)} for c in request["corrections"]]
 
 
-def compare_with_parent(
-    job: Job, results: dict[str, Any] | None, parent: Job
-) -> PreviousModel | None:
-    """Return the comparison of a job with its parent; None if either has no results."""
+def compare_with_parent(job: Job, results: Json | None, parent: Job) -> PreviousModel | None:
+    """Return the comparison of a training with its parent; None if either has no results."""
     earlier = parent.results()
     if results is None or earlier is None:
         return None
@@ -492,13 +498,11 @@ def compare_with_parent(
         "name": parent.name,
         "operating_point": earlier["operating_point"],
         "images": rows,
-        "difference": difference(rows, [row["patient"] for row in common]),
+        "difference": accuracy_difference(rows, [row["patient"] for row in common]),
     }
 
 
-def _compare_rows(
-    row: dict[str, Any], earlier: dict[str, Any], has_same_mask: bool
-) -> ComparedImage:
+def _compare_rows(row: Json, earlier: Json, has_same_mask: bool) -> ComparedImage:
     return {
         "image": row["image"],
         "name": row["name"],
@@ -512,6 +516,6 @@ def _compare_rows(
 
 
 def _mask_paths(job: Job) -> dict[str, str | None]:
-    manifest = request_manifest(job.request)
+    manifest = manifest_from_request(job.request)
     images = manifest.records[: job.request["n_images"]]
     return {manifest.name(r): str(r.mask) if r.mask else None for r in images}

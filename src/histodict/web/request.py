@@ -1,11 +1,11 @@
 """API requests: concurrency limits, shared state, arguments of handlers and responses.
 
-All requests share the cores and the interpreter lock. Each runs under the concurrency limit of its
-kind, so that slow requests do not delay quick ones:
+All requests share the cores and the interpreter lock. Each request runs under a concurrency limit,
+so that slow requests do not delay quick ones:
 
 quick           requests that take milliseconds
-images          reads of image files: one per core and file, and one more over all files, so that a
-                slide on an unresponsive drive delays requests for this slide only
+images          reads of image files: as many as cores for one file, and one more for all files, so
+                that a slide on an unresponsive drive delays requests for this slide only
 explanations    explanations of patches, with the same limit as images
 live            predictions after a brush stroke, two at a time
 predictions     predictions of models, one at a time
@@ -44,8 +44,9 @@ from .annotation.quick_prediction import InteractiveImage, PatchFeatures
 from .dataset_checks import BackgroundChecks, excluded_image_names
 from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
 from .jobs import Job, JobQueue, find_job
-from .maps import Tiles
-from .patch_explanation import CachedPreparedImage, Chunk
+from .maps import TileCache
+from .patch_explanation import CachedPreparedImage, ChunkFeatures
+from .schema import Json
 from .training import split_training_and_test
 from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
@@ -56,29 +57,29 @@ _MAX_LIVE = 2
 
 
 @dataclass(frozen=True)
-class DeferredWork:
-    """Function that computes a slow response, and the concurrency limit to run it under.
+class SlowResponse:
+    """Slow response that is not computed yet: a function and its concurrency limit.
 
     Attributes
     ----------
-    limit : name of the concurrency limit
-    work : function that computes the response
-    image : image file that the function reads; at most one function per core reads a file
+    limit_name : name of the concurrency limit
+    compute : function that computes the response
+    image_file : image file that the function reads, by at most one thread per core; None for none
     """
 
-    limit: str
-    work: Callable[[], Any]
-    image: Path | None = None
+    limit_name: str
+    compute: Callable[[], Any]
+    image_file: Path | None = None
 
 
 class ConcurrencyLimits:
-    """Concurrency limits of a server's requests."""
+    """Concurrency limits of a server: a number of threads for each limit name."""
 
     def __init__(self) -> None:
         self._n_cores = available_cores()
-        widths = {QUICK: _MAX_QUICK, PREDICTIONS: 1, DOWNLOADS: 1}
-        widths |= dict.fromkeys((IMAGES, EXPLANATIONS), self._n_cores + 1) | {LIVE: _MAX_LIVE}
-        self._limits = {name: CapacityLimiter(width) for name, width in widths.items()}
+        max_threads = {QUICK: _MAX_QUICK, PREDICTIONS: 1, DOWNLOADS: 1}
+        max_threads |= dict.fromkeys((IMAGES, EXPLANATIONS), self._n_cores + 1) | {LIVE: _MAX_LIVE}
+        self._limits = {name: CapacityLimiter(n_threads) for name, n_threads in max_threads.items()}
         self._images: WeakValueDictionary[Path, CapacityLimiter] = WeakValueDictionary()
 
     @property
@@ -86,21 +87,27 @@ class ConcurrencyLimits:
         """Whether a request is being processed."""
         return any(limit.borrowed_tokens for limit in self._limits.values())
 
-    async def run(self, limit_name: str, work: Callable[..., Any], *args: Any) -> Any:
-        """Run a function and the work it defers on threads, under concurrency limits."""
-        result = await to_thread.run_sync(work, *args, limiter=self._limits[limit_name])
-        while isinstance(result, DeferredWork):
-            result = await self._run_deferred(result)
+    async def run(self, limit_name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on a thread, and compute the `SlowResponse` that it may return.
+
+        Parameters
+        ----------
+        limit_name : concurrency limit of the function itself
+        function, args : function and its arguments
+        """
+        result = await to_thread.run_sync(function, *args, limiter=self._limits[limit_name])
+        while isinstance(result, SlowResponse):
+            result = await self._compute_response(result)
         return result
 
-    async def _run_deferred(self, deferred: DeferredWork) -> Any:
-        limit = self._limits[deferred.limit]
-        if deferred.image is None:
-            return await to_thread.run_sync(deferred.work, limiter=limit)
-        file_limit = self._images.get(deferred.image) or CapacityLimiter(self._n_cores)
-        self._images[deferred.image] = file_limit
+    async def _compute_response(self, response: SlowResponse) -> Any:
+        limit = self._limits[response.limit_name]
+        if response.image_file is None:
+            return await to_thread.run_sync(response.compute, limiter=limit)
+        file_limit = self._images.get(response.image_file) or CapacityLimiter(self._n_cores)
+        self._images[response.image_file] = file_limit
         async with file_limit:
-            return await to_thread.run_sync(deferred.work, limiter=limit)
+            return await to_thread.run_sync(response.compute, limiter=limit)
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -117,7 +124,7 @@ _INDEX = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Model of a job.
+    """Model of a training, with its file header and stored training patches.
 
     Attributes
     ----------
@@ -127,38 +134,38 @@ class LoadedModel:
     """
 
     model: Model
-    header: dict[str, Any]
+    header: Json
     gallery: PatchSample | None
 
     @classmethod
     def load(cls, job: Job) -> tuple[LoadedModel, int]:
-        """Return the model of a job and its size in bytes."""
+        """Load the model of a job; return it with its approximate memory in bytes."""
         gallery = PatchSample.read_or_none(job.gallery_file)
         n_bytes = job.model_file.stat().st_size + (gallery.n_bytes if gallery else 0)
         return cls(load_model(job.model_file), read_header(job.model_file), gallery), n_bytes
 
 
 class AppState:
-    """State shared by all requests, and caches."""
+    """State of the server that all requests share: folders, job queue, checks and caches."""
 
     def __init__(self, folders: DataFolders, workspace: Path) -> None:
         self.folders = folders
         self.workspace = workspace
-        self.demo: str | None = None  # id of the synthetic data set
+        self.demo_id: str | None = None  # id of the synthetic data set
         self.limits = ConcurrencyLimits()
         self.queue = JobQueue()
         self.checks = BackgroundChecks(lambda: self.limits.are_busy)
-        self.sources = DatasetIndexCache(folders)
-        self.tiles = Tiles(workspace / "thumbnails")
+        self.indexes = DatasetIndexCache(folders)
+        self.tiles = TileCache(workspace / "thumbnails")
         self.rendered: LRUCache[bytes] = LRUCache(32 * 2**20)  # atoms, maps, outlines
         self.reports: LRUCache[bytes] = LRUCache(64 * 2**20)
         self.prepared_images: LRUCache[CachedPreparedImage] = LRUCache(256 * 2**20)
-        self.chunks: LRUCache[Chunk] = LRUCache(128 * 2**20)
+        self.chunks: LRUCache[ChunkFeatures] = LRUCache(128 * 2**20)
         self.interactive_images: LRUCache[InteractiveImage] = LRUCache(256 * 2**20)
-        self.numbers: LRUCache[PatchFeatures] = LRUCache(192 * 2**20)
+        self.patch_features: LRUCache[PatchFeatures] = LRUCache(192 * 2**20)
         self.suggestion_cache: LRUCache[NDArray[np.float64]] = LRUCache(4 * 2**20)
         self.models: LRUCache[LoadedModel] = LRUCache(512 * 2**20)
-        self.trainings: LRUCache[tuple[Manifest, Manifest]] = LRUCache(128 * 2**20)
+        self.manifest_pairs: LRUCache[tuple[Manifest, Manifest]] = LRUCache(128 * 2**20)
 
     def close(self) -> None:
         """Stop the job queue and the checks."""
@@ -168,36 +175,36 @@ class AppState:
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """Request of a user, which looks up the objects that its parameters name.
+    """Request of a user; properties load the objects that its parameters name.
 
     Attributes
     ----------
     context : state of the application
     user : workspace of the user
-    parts : path parameters
-    query : query parameters
-    body : JSON body
-    sent : body that is not JSON
+    path_parameters : parameters in the path of the URL, as text
+    query : parameters in the query of the URL, as text
+    body : JSON body; empty without
+    raw_body : body of an endpoint that does not take JSON; otherwise empty
     """
 
     context: AppState
     user: UserWorkspace
-    parts: dict[str, Any]
+    path_parameters: dict[str, str]
     query: dict[str, str]
-    body: dict[str, Any]
-    sent: bytes = b""
+    body: Json
+    raw_body: bytes = b""
 
-    def argument(self, parameter: Parameter) -> Any:
-        """Return the value of a handler's parameter, checked against its annotation.
+    def parse_argument(self, parameter: Parameter) -> Any:
+        """Return the value of a parameter of a handler, checked against its annotation.
 
-        The value comes from the path, else from the body, else from the query. A trailing
-        underscore of the parameter's name is ignored.
+        The value is taken from the path, the body or the query, in this order, or is the default. A
+        trailing underscore of the name is ignored. A missing or invalid value raises an error.
         """
         name, kind = parameter.name.rstrip("_"), parameter.annotation
-        if name in self.parts:  # an index
-            if not _INDEX.fullmatch(self.parts[name]):
+        if name in self.path_parameters:  # an index
+            if not _INDEX.fullmatch(self.path_parameters[name]):
                 raise KeyError(f"the {name} does not exist")
-            return int(self.parts[name])
+            return int(self.path_parameters[name])
         value = {**self.query, **self.body}.get(name, parameter.default)
         if value is Parameter.empty:
             raise ValueError(f"{name} is missing")
@@ -209,23 +216,31 @@ class ApiRequest:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """Data set of the request; if an image is named, only this image is checked for changes."""
-        image = self.parts.get("image")
-        return find_dataset(self.user, self.context.sources, str(self.parts["data"]), image)
+        """Data set of the request; if it names an image, only this is checked for changes."""
+        image = self.path_parameters.get("image")
+        return find_dataset(
+            self.user, self.context.indexes, str(self.path_parameters["data"]), image
+        )
 
     @cached_property
     def record(self) -> ImageRecord:
-        """Image of the request, after a check of its path."""
-        return self.dataset.image(str(self.parts["image"]))
+        """Manifest record of the image of the request, after a check of its path."""
+        return self.dataset.image(str(self.path_parameters["image"]))
+
+    @property
+    def image_id(self) -> str:
+        """Id of the image, after a check that the data set contains it."""
+        assert self.record
+        return str(self.path_parameters["image"])
 
     @cached_property
     def job(self) -> Job:
         """Job of the request."""
-        return find_job(self.user, str(self.parts["job"]))
+        return find_job(self.user, str(self.path_parameters["job"]))
 
     @cached_property
-    def trained(self) -> LoadedModel:
-        """Model of the job, from the cache."""
+    def loaded_model(self) -> LoadedModel:
+        """Model of the job, cached."""
         job = self.job
         if not job.model_file.is_file():
             raise KeyError("this training has no model yet")
@@ -235,49 +250,49 @@ class ApiRequest:
         return self.context.models.get(key, lambda: LoadedModel.load(job))
 
     def model_at_threshold(self) -> Model:
-        """Return the job's model, with the decision threshold of the query, if given."""
-        model, text = self.trained.model, self.query.get("point")
+        """Return the job's model, with the decision threshold `point` of the query, if given."""
+        model, text = self.loaded_model.model, self.query.get("point")
         return model if text is None else model.with_threshold(float(text))
 
-    def rendered(self, key: Key, draw: Callable[[], bytes]) -> bytes:
-        """Return the bytes of an image or file from the cache, or render it with `draw`."""
+    def render_cached(self, key: Key, render: Callable[[], bytes]) -> bytes:
+        """Return the encoded image or text with this cache key; call `render` if not cached."""
 
-        def render() -> tuple[bytes, int]:
-            data = draw()
+        def render_sized() -> tuple[bytes, int]:
+            data = render()
             return data, len(data)
 
-        return self.context.rendered.get(key, render)
+        return self.context.rendered.get(key, render_sized)
 
     def prepared_image(self) -> CachedPreparedImage:
-        """Return the image as prepared for the job's model, from the cache."""
-        record, model = self.record, self.trained.model
-        size, image = self.dataset.size_of(record), file_key(record.path)
+        """Return the image as prepared for the job's model, cached."""
+        record, model = self.record, self.loaded_model.model
+        size, image = self.dataset.pixel_size(record), file_key(record.path)
         key = (*file_key(self.job.model_file), repr(image), size)
 
         def open_cached() -> tuple[CachedPreparedImage, int]:
             sized = replace(record, mpp=size.user_mpp)
             source, patches = self.context.tiles.open(sized), model.model_
             prepared = CachedPreparedImage(source, model.recipe, patches.mpp_, patches.cache, image)
-            prepared.add(self.context.chunks, key)
+            prepared.set_cache(self.context.chunks, key)
             return prepared, source.memory_bytes
 
         return self.context.prepared_images.get(key, open_cached)
 
     def training_and_test_images(self) -> tuple[Manifest, Manifest]:
-        """Return the training images and the test images of the job, from the cache."""
+        """Return the training images and the test images of the job, cached."""
         job = self.job
 
-        def listed() -> tuple[tuple[Manifest, Manifest], int]:
-            learn, test = split_training_and_test(job.request, excluded)
-            return (learn, test), RECORD_BYTES * (len(learn.records) + len(test.records))
+        def split() -> tuple[tuple[Manifest, Manifest], int]:
+            training, test = split_training_and_test(job.request, excluded)
+            return (training, test), RECORD_BYTES * (len(training.records) + len(test.records))
 
         excluded = excluded_image_names(job)
         key = (*file_key(job.folder / "job.json"), excluded)
-        return self.context.trainings.get(key, listed)
+        return self.context.manifest_pairs.get(key, split)
 
 
 def endpoint(
-    work: Callable[..., Any],
+    handler: Callable[..., Any],
     limit_name: str = QUICK,
     *,
     max_bytes: int = _MAX_BYTES,
@@ -289,13 +304,13 @@ def endpoint(
 
     Parameters
     ----------
-    work : handler; takes the `ApiRequest` and its keyword-only parameters, see
-        `ApiRequest.argument`; returns a response or an object for JSON
+    handler : function of an `ApiRequest` and keyword-only parameters, which are parsed by
+        `ApiRequest.parse_argument`; returns a response, a `SlowResponse` or a JSON object
     limit_name : name of the concurrency limit
-    max_bytes : maximum size of the body
-    is_json : whether the body is a JSON object; any content otherwise
+    max_bytes : maximum size of the request body
+    is_json : whether the request body must be a JSON object
     """
-    parameters = list(signature(work).parameters.values())[1:]
+    parameters = list(signature(handler).parameters.values())[1:]
 
     async def respond(request: Request) -> Response:
         try:
@@ -305,14 +320,12 @@ def endpoint(
                 request.state.user,
                 dict(request.path_params),
                 dict(request.query_params),
-                _body(content) if is_json else {},
+                _parse_body(content) if is_json else {},
                 b"" if is_json else content,
             )
-            arguments = {
-                parameter.name: api_request.argument(parameter) for parameter in parameters
-            }
+            arguments = {each.name: api_request.parse_argument(each) for each in parameters}
             result = await api_request.context.limits.run(
-                limit_name, partial(work, api_request, **arguments)
+                limit_name, partial(handler, api_request, **arguments)
             )
             return result if isinstance(result, Response) else _AsciiJSONResponse(result)
         except (KeyError, ValueError, OSError, MemoryError) as error:
@@ -324,10 +337,10 @@ def endpoint(
 
 
 class _AsciiJSONResponse(JSONResponse):
-    """JSON response in ASCII, for file names that are not valid Unicode."""
+    """JSON response in ASCII, as file names may be invalid Unicode, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
-        """Return the encoded content."""
+        """Encode a JSON-serialisable object."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
@@ -348,7 +361,7 @@ async def _read_content(request: Request, max_bytes: int, is_json: bool) -> byte
     return b"".join(parts)
 
 
-def _body(data: bytes) -> dict[str, Any]:
+def _parse_body(data: bytes) -> Json:
     try:
         body = parse_json(data or b"{}")
     except ValueError:
@@ -359,6 +372,6 @@ def _body(data: bytes) -> dict[str, Any]:
 
 
 def image_response(data: bytes, kind: str = "jpeg") -> Response:
-    """Return an image response that the browser may cache for an hour."""
+    """Return a response with an encoded image (JPEG or PNG) that the browser caches for an hour."""
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(data, media_type=f"image/{kind}", headers=headers)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-# Effect of a correction on a training: used for training; used as the true label of a test image;
-# not used, as its patient is a test patient; image excluded; image missing.
+Json = dict[str, Any]  # JSON object
+# Effect of a correction on a training: "learnt", used for training; "truth", true label of a test
+# image; "unused", as its patient is a test patient; "left out", excluded; "gone", file missing.
 CorrectionStatus = Literal["learnt", "truth", "unused", "left out", "gone"]
-# Hits, misses and false alarms in patches, for regions of at least 1, 2, … connected patches.
-Overlap = list[list[int]]
+# Row k - 1: [hits, misses, false alarms] in patches, for regions of at least k connected patches.
+OverlapCounts = list[list[int]]
 
 
 class Correction(TypedDict):
-    """Correction by the user.
+    """Correction of an image by the user.
 
     Attributes
     ----------
     id : id of the correction
     image, name : id and name of the image
-    label : class; None excludes the image from training and testing
-    box : left, top, right, bottom of a marked rectangle; None for the whole image
+    label : correct class; None excludes the image from training and testing
+    box : left, top, right, bottom of a rectangle in level-0 pixels; None for the whole image
     """
 
     id: str
@@ -30,13 +31,16 @@ class Correction(TypedDict):
 
 
 class UsedCorrection(Correction):
-    """Correction with its effect on a training."""
+    """Correction with its effect `use` on a training."""
 
     use: CorrectionStatus
 
 
 class ComparedImage(TypedDict):
-    """Predictions of two models for a test image, with the current true label."""
+    """True label, predicted label (`answer`) and overlap of regions of a test image.
+
+    Fields that end in `_before` are those of the parent model.
+    """
 
     image: str
     name: str
@@ -44,26 +48,26 @@ class ComparedImage(TypedDict):
     label_before: str
     answer: str | None
     answer_before: str | None
-    overlap: Overlap | None
-    overlap_before: Overlap | None  # None also if the mask has changed since
+    overlap: OverlapCounts | None
+    overlap_before: OverlapCounts | None  # None also if the mask has changed since
 
 
-class MapWork(TypedDict):
-    """State of the map of a large image that is not computed yet.
+class MapState(TypedDict):
+    """State of a patch map that is not computed yet, as its image is large.
 
-    `state` is the state of the job, or "unasked" without a job.
+    `state` is the state of the job that computes it, or "unasked" without a job.
     """
 
     state: str
     error: str
     job: str | None
     megapixels: float
-    fraction_done: float  # of the work
+    fraction_done: float
     seconds_left: float | None
 
 
 class MapJob(TypedDict):
-    """Job that computes a map; `model` is the id of the training."""
+    """Job that computes a patch map; `data`, `image` and `model` (of a training) are ids."""
 
     id: str
     name: str
@@ -75,8 +79,8 @@ class MapJob(TypedDict):
     fraction_done: float
 
 
-class Range(TypedDict):
-    """95 % confidence interval by patient."""
+class Interval(TypedDict):
+    """95 % confidence interval with patients, not images, as independent units."""
 
     low: float
     high: float
@@ -89,7 +93,7 @@ class ClassScore(TypedDict):
     n_right: int
     n_images: int
     n_patients: int
-    interval: Range | None
+    interval: Interval | None
 
 
 class ScoreSummary(TypedDict):
@@ -97,32 +101,32 @@ class ScoreSummary(TypedDict):
 
     Attributes
     ----------
-    classes : counts and intervals per class
-    balanced : interval of the balanced accuracy
+    classes : counts and interval of each class
+    balanced : interval of the balanced accuracy; None if it is unknown
     few_patients : warning about classes with few patients; empty if there are none
-    overlap : intervals of Dice and IoU, for models that find regions
+    overlap : intervals of "Dice" and "IoU", for models that find regions; otherwise empty
     """
 
     classes: list[ClassScore]
-    balanced: Range | None
+    balanced: Interval | None
     few_patients: str
-    overlap: dict[str, Range | None]
+    overlap: dict[str, Interval | None]
 
 
-class Difference(Range):
-    """Increase in accuracy, with its interval."""
+class AccuracyDifference(Interval):
+    """Increase in accuracy from the parent model to this model, with its interval."""
 
     value: float
 
 
 class PreviousModel(TypedDict):
-    """Comparison of a training with its parent, on the images that both were tested on.
+    """Parent model of a training, compared on the images that both models were tested on.
 
     `difference` is None if there are too few patients for an interval.
     """
 
     id: str
     name: str
-    operating_point: dict[str, Any] | None
+    operating_point: Json | None
     images: list[ComparedImage]
-    difference: Difference | None
+    difference: AccuracyDifference | None

@@ -11,8 +11,8 @@ Authentication:
 Connections: uvicorn has no time limit for an incomplete request and answers 503 beyond
 `limit_concurrency`, even if the other connections are idle. Here, a request must be complete a
 fixed time after its first byte or, for the first request, after the connection is made. The number
-of connections that wait for a request is limited; a new one replaces the one that has waited
-longest, so that idle connections lock nobody out.
+of incomplete requests is limited; a new one replaces the oldest, so that stalled connections lock
+nobody out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from .api import trainings as api_jobs
 from .api import viewer as api_viewer
 from .datasets import open_dataset
 from .request import AppState
-from .workspace import DataFolders, UserWorkspace, locked_workspace
+from .workspace import DataFolders, UserWorkspace, lock_workspace
 
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
@@ -79,7 +79,7 @@ _HEADERS = {
 
 
 class AuthMiddleware:
-    """ASGI middleware that authenticates the user and adds security headers."""
+    """ASGI middleware that authenticates users and adds security headers to responses."""
 
     def __init__(
         self, app: ASGIApp, users: Mapping[str, UserWorkspace], accepts_remote_hosts: bool
@@ -89,7 +89,7 @@ class AuthMiddleware:
         Parameters
         ----------
         app : application that handles authenticated requests
-        users : workspaces by token
+        users : workspace of each user, by token
         accepts_remote_hosts : whether other machines may connect, under any host name
         """
         self._app = app
@@ -97,23 +97,23 @@ class AuthMiddleware:
         self._accepts_remote_hosts = accepts_remote_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass authenticated HTTP requests to the application; reject all others."""
+        """Pass authenticated HTTP requests to the application; answer others with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def send_guarded(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._authenticate(Request(scope))
-        await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
+        rejection = self._authenticate(Request(scope))
+        await (self._app if rejection is None else rejection)(scope, receive, send_secured)
 
     def _authenticate(self, request: Request) -> Response | None:
-        """Set the user of the request; return an error response if authentication fails."""
+        """Set the user of the request; return None, or the response if it is not authenticated."""
         host = _HOST.fullmatch(request.headers.get("host", ""))
         if host is None:
             return PlainTextResponse("the request has no Host header", 400)
@@ -137,7 +137,7 @@ class AuthMiddleware:
         return match
 
     def _sign_in(self, request: Request, cookie: str) -> Response:
-        """Set the cookie if the link has a valid token; else return an error response."""
+        """Return a response that sets the cookie to the token of the link, or an error response."""
         token = request.query_params.get("token", "")
         if request.scope["path"] != "/" or self._user_with_token(token) is None:
             return PlainTextResponse(TOKEN_NEEDED, 401)
@@ -178,7 +178,7 @@ def make_app(
     folders : data folders that users may read
     workspace : folder for the users' data sets and trainings
     users : names of the users; without any, there is a single user
-    accepts_remote_hosts : whether other machines may connect
+    accepts_remote_hosts : whether other machines may connect, under any host name
     demo : whether to offer a synthetic data set
     """
     workspace = workspace.resolve()
@@ -191,7 +191,7 @@ def make_app(
     workspaces = [UserWorkspace.open(workspace, name) for name in users or ("local",)]
     if demo_folder:
         for user in workspaces:
-            context.demo = open_dataset(user, context.sources, demo_folder).id
+            context.demo_id = open_dataset(user, context.indexes, demo_folder).id
     tokens = {user.token(): user for user in workspaces}
 
     @asynccontextmanager
@@ -245,11 +245,11 @@ def serve(
     demo: bool = False,
     browser: bool = True,
 ) -> None:
-    """Serve the app until it is interrupted, and print one link per user.
+    """Serve the web application until it is interrupted, and print one link per user.
 
     Parameters
     ----------
-    folders : data folders that users may read; by default the current one
+    folders : data folders that users may read; if empty, the current folder, unless `demo`
     workspace : folder for the users' data sets and trainings
     host, port : address to listen at
     users : names of the users; without any, there is a single user
@@ -263,7 +263,7 @@ def serve(
     """
     folders = folders or ([] if demo else [Path()])
     base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
-    with locked_workspace(workspace.resolve(), base):
+    with lock_workspace(workspace.resolve(), base):
         _limit_threads()
         app = make_app(
             folders, workspace, users=users, accepts_remote_hosts=host not in LOCAL_NAMES, demo=demo
@@ -316,7 +316,7 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
 
 
 def _is_same_server(base: str) -> bool:
-    """Return whether a histodict server answers at an address."""
+    """Return whether a histodict server runs at an address (URL)."""
     try:
         with urllib.request.urlopen(base, timeout=2):
             return False  # a histodict server requires a token
@@ -329,9 +329,9 @@ def _is_same_server(base: str) -> bool:
 def _limit_threads() -> None:
     """Limit numerical libraries to one thread and relax garbage collection.
 
-    Requests run concurrently, so a single request does not need more than one core. Loaded modules
-    are never collected, and image lists have thousands of objects: garbage collection at the
-    default thresholds took a fifth of the time.
+    Requests run concurrently, so one request does not need more than one core. Loaded modules are
+    never collected, and image lists have thousands of objects: garbage collection at the default
+    thresholds took a fifth of the time.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLD)
@@ -340,53 +340,53 @@ def _limit_threads() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that stops a few seconds after a signal, even during long requests."""
+    """Uvicorn server that ends a few seconds after a signal, even during long requests."""
 
     _signal = int(signal.SIGTERM)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Store the signal, which determines the exit status."""
+        """Store the signal for the exit status, and start the shutdown."""
         self._signal = sig
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down; terminate the process if that takes longer than `_MAX_SHUTDOWN` seconds."""
         # Threads of requests cannot be stopped; files are written atomically.
-        last = threading.Timer(_MAX_SHUTDOWN, os._exit, [128 + self._signal])
-        last.daemon = True
-        last.start()
+        timer = threading.Timer(_MAX_SHUTDOWN, os._exit, [128 + self._signal])
+        timer.daemon = True
+        timer.start()
         await super().shutdown(sockets)
 
 
 # --- connections ----------------------------------------------------------------------------------
 
 
-_MAX_SECONDS = 20.0
-_MAX_WAITING = 100
+_MAX_SECONDS = 20.0  # until a request is complete
+_MAX_WAITING = 100  # connections with an incomplete request
 
 
 class LimitedH11Protocol(H11Protocol):
-    """HTTP connection with a time limit for requests and a limit on waiting connections."""
+    """HTTP connection with limits on the time of a request and on incomplete requests."""
 
     _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit of the first request."""
+        """Start the request timer for the first request."""
         super().connection_made(transport)
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Start or end the time limit, depending on whether a request is incomplete."""
+        """Start the request timer when a request begins; stop it when the request is complete."""
         super().data_received(data)
         has_begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is not h11.IDLE
-        is_whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
-        if is_whole or not has_begun:
+        is_complete = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
+        if is_complete or not has_begun:
             self._stop_timer()
         elif self not in self._waiting:
             self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer of the time limit."""
+        """Stop the request timer."""
         self._stop_timer()
         super().connection_lost(exc)
 

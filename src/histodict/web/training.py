@@ -1,4 +1,4 @@
-"""Training requests: images, plan and test patients, as sent to the worker process."""
+"""Requests of trainings: images, plan and test patients, which the worker process reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ..datasets.manifest import ImageRecord, Manifest
 from ..model_selection.protocols import k_folds
 from ..models import Plan
 from ..models.region_detector import region_classes
-from .annotation.edits import annotated_manifest, n_shapes
-from .datasets import Dataset, describe_positive_class, relabelled_manifest, training_manifest
+from .annotation.edits import annotated_manifest, count_shapes
+from .datasets import Dataset, positive_class_to_json, relabelled_manifest, training_manifest
+from .schema import Json
 
 # Presets that the page offers.
 PRESET_LABELS = {
@@ -25,7 +26,7 @@ PRESET_LABELS = {
     "paper": "As published: 20 x 20 pixel patches, 10,000 per class; slow",
     "regions": "Regions: predictions are smoothed over neighbouring patches",
 }
-# Presets of the page alone: the preset of the package that they change, and the changes.
+# Presets that only the page has: the preset of the package that each changes, and the changes.
 _PRESET_CHANGES = {
     "quick": (
         "fast",
@@ -34,10 +35,16 @@ _PRESET_CHANGES = {
 }
 
 
-def plan_of_preset(preset_name: str, method: str, *, regions: bool = False) -> Plan:
-    """Return the plan of a preset of the page, one of `PRESET_LABELS`.
+def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) -> Plan:
+    """Return the plan of a preset of the page.
 
-    Settings that the method does not have are ignored.
+    Settings of the preset that the method does not have are ignored.
+
+    Parameters
+    ----------
+    preset_name : key of `PRESET_LABELS`
+    method : name of the method
+    regions : whether the model detects regions
     """
     if preset_name not in PRESET_LABELS:
         raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {preset_name!r}")
@@ -48,7 +55,7 @@ def plan_of_preset(preset_name: str, method: str, *, regions: bool = False) -> P
 
 
 @dataclass(frozen=True)
-class TrainingRequest:
+class TrainingSettings:
     """Settings of a training.
 
     Attributes
@@ -56,8 +63,8 @@ class TrainingRequest:
     plan : training plan
     regions : class whose regions are detected; None to classify images
     seed : random seed
-    test_folds : number of folds by patient, one of which is the test set; 0 for no test
-    test_patients : patients to test on, in place of a fold
+    test_folds : number of folds by patient; the first is the test set. 0 for no test
+    test_patients : patients of the test set; None to use a fold
     """
 
     plan: Plan
@@ -67,8 +74,8 @@ class TrainingRequest:
     test_patients: Sequence[str] | None = None
 
     @classmethod
-    def from_request(cls, request: Mapping[str, Any]) -> TrainingRequest:
-        """Return the settings of an earlier request, with the same test patients."""
+    def from_request(cls, request: Mapping[str, Any]) -> TrainingSettings:
+        """Return the settings of the request of an earlier training, with its test patients."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
@@ -88,7 +95,7 @@ class TrainingRequest:
     def select_test_patients(
         self, manifest: Manifest, learn_from: Collection[str] = ()
     ) -> list[str]:
-        """Select the test patients from those not in `learn_from`."""
+        """Return the sorted test patients; none of them is in `learn_from`."""
         free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
         others = manifest.select(free)
         if self.test_patients is not None:
@@ -99,8 +106,8 @@ class TrainingRequest:
         return sorted({others.records[index].patient for index in split.test})
 
 
-def training_request(dataset: Dataset, settings: TrainingRequest) -> dict[str, Any]:
-    """Return the validated request for the worker; raise ValueError if it is invalid."""
+def make_training_request(dataset: Dataset, settings: TrainingSettings) -> Json:
+    """Return the request of a training on a data set; raise ValueError if it is invalid."""
     is_annotated = not dataset.is_labelled
     manifest = annotated_manifest(dataset) if is_annotated else training_manifest(dataset)
     settings.check(manifest)
@@ -108,7 +115,7 @@ def training_request(dataset: Dataset, settings: TrainingRequest) -> dict[str, A
         _check_positive(dataset, manifest)
     n_images = len(manifest.records if is_annotated else relabelled_manifest(dataset).records)
     images, rectangles = manifest.select(range(n_images)), manifest.records[n_images:]
-    learn_from = {*dataset.about.learn_from}
+    learn_from = {*dataset.settings.learn_from}
     if settings.test_patients is None:  # marked rectangles should be used for training
         learn_from |= {record.patient for record in rectangles}
     test_patients = settings.select_test_patients(images, learn_from)
@@ -121,18 +128,18 @@ def training_request(dataset: Dataset, settings: TrainingRequest) -> dict[str, A
         "records": [asdict(record) for record in manifest.records],
         "n_images": n_images,  # followed by marked rectangles
         "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
-        "mpp": dataset.about.mpp,
+        "mpp": dataset.settings.mpp,
         "recipe": settings.plan.to_dict(),
         "regions": settings.regions,
         "seed": settings.seed,
         "test_patients": test_patients,
         "corrections": dataset.corrections(),
-        "n_shapes": n_shapes(dataset) if is_annotated else 0,
+        "n_shapes": count_shapes(dataset) if is_annotated else 0,
     }
 
 
 def _check_training_classes(manifest: Manifest, test_patients: Collection[str]) -> None:
-    """Raise ValueError if all images of a class are in the test set."""
+    """Raise ValueError if a class has no training image, because all are in the test set."""
     remaining = {record.label for record in manifest.records if record.patient not in test_patients}
     missing = [name for name in manifest.classes if name not in remaining]
     if test_patients and missing:
@@ -143,8 +150,8 @@ def _check_training_classes(manifest: Manifest, test_patients: Collection[str]) 
 
 
 def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
-    """Raise ValueError if there are two classes and the positive one is unknown."""
-    found = describe_positive_class(manifest.classes, dataset.about.positive)
+    """Raise ValueError if there are two classes and it is unknown which one is positive."""
+    found = positive_class_to_json(manifest.classes, dataset.settings.positive)
     if found is not None and found["how"] == "unknown":
         raise ValueError(
             f"choose the positive class, {' or '.join(manifest.classes)}: it defines sensitivity "
@@ -152,31 +159,31 @@ def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
         )
 
 
-def request_manifest(request: Mapping[str, Any]) -> Manifest:
-    """Return the images of a request, in its order."""
+def manifest_from_request(request: Mapping[str, Any]) -> Manifest:
+    """Return the images of a job's request, in the same order."""
     try:
-        records = tuple(map(_record, request["records"]))
+        records = tuple(map(_record_from_json, request["records"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the image list of this training is damaged ({error})") from error
     return Manifest(records, (), Path(request["root"]), request.get("positive"))
 
 
-def _record(row: dict[str, Any]) -> ImageRecord:
+def _record_from_json(row: Json) -> ImageRecord:
     annotation_files = {
-        name: row.get(name) and _annotation_file(row[name])
+        name: row.get(name) and _annotation_file_from_json(row[name])
         for name in ("annotations", "region_of_interest")
     }
     mask = row["mask"] and Path(row["mask"])
     return ImageRecord(**(row | {"path": Path(row["path"]), "mask": mask} | annotation_files))
 
 
-def _annotation_file(fields: dict[str, Any]) -> AnnotationFile:
+def _annotation_file_from_json(fields: Json) -> AnnotationFile:
     return AnnotationFile(Path(fields["path"]), tuple(fields["names"]), fields["coordinates"])
 
 
-def request_classes(request: Mapping[str, Any]) -> list[str]:
-    """Return the class names of the model that a request trains, in order."""
-    manifest, region = request_manifest(request), request.get("regions")
+def classes_from_request(request: Mapping[str, Any]) -> list[str]:
+    """Return the class names, in order, of the model that a request trains."""
+    manifest, region = manifest_from_request(request), request.get("regions")
     try:
         return manifest.classes if region is None else region_classes(manifest, region)
     except ValueError:  # a request that failed for this reason
@@ -186,24 +193,24 @@ def request_classes(request: Mapping[str, Any]) -> list[str]:
 def split_training_and_test(
     request: Mapping[str, Any], excluded_names: Collection[str] = ()
 ) -> tuple[Manifest, Manifest]:
-    """Return the training images and the images of the test patients.
+    """Return the training images and the test images of a request.
 
-    Rectangles marked by the user are used for training only, as they are not images of the set.
+    Rectangles marked by the user are not images of the set: those of test patients are omitted.
 
     Parameters
     ----------
     request : request of the job
-    excluded_names : names of excluded images
+    excluded_names : names of images that are in neither set
     """
-    manifest = request_manifest(request)
+    manifest = manifest_from_request(request)
     test_patients = set(request["test_patients"])
-    learn, test, excluded = [], [], []
+    training, test, excluded = [], [], []
     for index, record in enumerate(manifest.records):
         if manifest.name(record) in excluded_names:
             excluded.append(manifest.name(record))
         elif record.patient not in test_patients:
-            learn.append(index)
+            training.append(index)
         elif index < request["n_images"]:
             test.append(index)
     included = replace(manifest, skipped=tuple(excluded))
-    return included.select(learn), included.select(test)
+    return included.select(training), included.select(test)

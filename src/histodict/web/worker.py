@@ -1,7 +1,7 @@
 """Process that runs a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
-The process writes progress, state and results into the job's folder, and exits when the server
-ends. SERVER is the process number of the server.
+FOLDER is the folder of the job, RUN the number of its run, and SERVER the process number of the
+server. The process writes progress, state and results into the folder, and exits with the server.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from ..utils.text_io import failure_reason, write_checked_json
 from ..utils.validation import set_hint_surface
 from .dataset_checks import check_training_images, excluded_image_names
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
-from .maps import compute_or_load, compute_prediction, overlap, stored_map
-from .training import request_manifest, split_training_and_test
+from .maps import compute_prediction, count_overlap, load_map, load_or_compute
+from .schema import Json
+from .training import manifest_from_request, split_training_and_test
 from .workspace import short_id
 
 _POLL_INTERVAL = 0.1
 _UNKNOWN_LABEL = "not known"  # true label of an image whose mask has become unreadable
-_NICENESS = 10  # a tenth of a core that the server needs, too; otherwise all of it
+_NICENESS = 10  # about a tenth of a core while the server needs it, all of it otherwise
 
 
 def progress_log(job: Job) -> Callback:
-    """Return a callback that writes a line per step, with elapsed and remaining seconds."""
+    """Return a callback that appends each step to progress.jsonl, with its times in seconds."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
     started, estimator = time.perf_counter(), TimeEstimator(_stage_durations(job))
 
@@ -60,7 +61,7 @@ def progress_log(job: Job) -> Callback:
 
 
 def _stage_durations(job: Job) -> dict[str, int]:
-    """Return the relative durations of the job's stages by name."""
+    """Return the typical relative duration of each stage of the job, by name."""
     if not job.is_training:
         return {"slide": 1}
     on_patches = get_method(job.request["recipe"]["method"]).is_patch_level
@@ -68,7 +69,14 @@ def _stage_durations(job: Job) -> dict[str, int]:
 
 
 def main(folder: Path, run: int, server: int) -> int:
-    """Run the job in a folder, and return the exit status."""
+    """Run a job and return the exit status of the process.
+
+    Parameters
+    ----------
+    folder : folder of the job
+    run : number of the run
+    server : process number of the server; if it ends, this process exits
+    """
     job = Job(folder)
     exit_with_parent(server, partial(job.end_run, run, WAITING))
     with _exclusive_job_lock(job):
@@ -77,9 +85,9 @@ def main(folder: Path, run: int, server: int) -> int:
 
 @contextmanager
 def _exclusive_job_lock(job: Job) -> Iterator[None]:
-    """Wait until a worker of an earlier server has ended, and lock the job."""
+    """Lock the job, after waiting for a worker of an earlier server to end."""
     while True:
-        with job.locked() as is_free:
+        with job.try_lock() as is_free:
             if is_free:
                 job.lock_file.write_text(str(os.getpid()), "utf-8")
                 yield
@@ -110,19 +118,19 @@ def _run_job(job: Job, run: int) -> int:
 
 
 def train(job: Job, callback: Callback) -> None:
-    """Train a model on the request's images and predict the test images."""
+    """Train the model of a job, unless an earlier run has; predict the test images."""
     model = _load_saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
-        check_training_images(job, request_manifest(job.request), callback)
-    learn, test = split_training_and_test(job.request, excluded_image_names(job))
+        check_training_images(job, manifest_from_request(job.request), callback)
+    training, test = split_training_and_test(job.request, excluded_image_names(job))
     if model is None:
-        check_duplicates_by_content(replace(learn, records=learn.records + test.records))
-        model = _train_model(job, learn, callback)
+        check_duplicates_by_content(replace(training, records=training.records + test.records))
+        model = _train_model(job, training, callback)
         save_model(model, job.model_file)
     if model.recipe.is_patch_level and PatchSample.read_or_none(job.gallery_file) is None:
         gallery = PatchSample.from_records(
-            model.model_, learn.records, job.request["seed"], callback
+            model.model_, training.records, job.request["seed"], callback
         )
         gallery.save(job.gallery_file)
     rows = _predict_test_images(job, model, test, callback)
@@ -132,7 +140,7 @@ def train(job: Job, callback: Callback) -> None:
 
 
 def _load_saved_model(job: Job) -> Model | None:
-    """Return the model of an earlier run; None if there is none."""
+    """Load the model that an earlier run saved; return None if there is none or it is damaged."""
     if not job.model_file.is_file():
         return None
     try:
@@ -154,7 +162,7 @@ def _train_model(job: Job, training_images: Manifest, callback: Callback) -> Mod
 
 
 def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
-    """Return the parent model for a warm start; None if there is none or it differs.
+    """Return the parent model to start from; None if there is none, or recipe or classes differ.
 
     The parent was trained without the same test patients.
     """
@@ -172,21 +180,19 @@ def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
     return parent if is_same and "warm_start" in parent.model_.classifier_.get_params() else None
 
 
-def _predict_test_images(
-    job: Job, model: Model, test: Manifest, callback: Callback
-) -> list[dict[str, Any]]:
-    """Predict all test images; return a row per image, with the error for unreadable images."""
+def _predict_test_images(job: Job, model: Model, test: Manifest, callback: Callback) -> list[Json]:
+    """Return a row of results per test image: its prediction, or the reason why it failed."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     callback(Progress("predict", 0, len(test.records)))
     for record in test.records:
-        prediction: dict[str, Any]
+        prediction: Json
         label = _UNKNOWN_LABEL
         try:
             label = model.true_label(record)
-            prediction = compute_or_load(model, record, folder, mpp)
+            prediction = load_or_compute(model, record, folder, mpp)
             if model.finds_regions and prediction["grid"] is not None:
-                prediction |= {"overlap": overlap(record, stored_map(folder, record, mpp))}
+                prediction |= {"overlap": count_overlap(record, load_map(folder, record, mpp))}
         except Exception as error:
             reason = failure_reason(error)
             failure = reason.removeprefix(f"{record.path}: ")
@@ -209,8 +215,8 @@ def _predict_test_images(
 
 
 def compute_map(job: Job, callback: Callback) -> None:
-    """Compute the map of a large image."""
-    record = request_manifest(job.request).records[0]
+    """Compute and store the prediction and patch map of the large image of a job."""
+    record = manifest_from_request(job.request).records[0]
     model, folder = load_model(job.request["model"]), Path(job.request["folder"])
     compute_prediction(model, record, folder, job.request.get("mpp"), callback)
 

@@ -1,4 +1,4 @@
-"""Workspace folder: users, tokens, readable data folders and the server lock.
+"""Workspace folder of a server: users, tokens, lock; and the data folders that users may read.
 
 Each user has a folder of small JSON files that are written atomically.
 
@@ -35,6 +35,7 @@ from ..images.source import READERS
 from ..models.model_file import SUFFIX
 from ..utils.files import atomic_write, lock_descriptor
 from ..utils.text_io import read_checked_json, shorten
+from .schema import Json
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -43,7 +44,7 @@ Kind = type | tuple[type, ...]
 
 
 class DamagedFileError(ValueError):
-    """Error for an unreadable or inconsistent file of the workspace."""
+    """Exception for an unreadable or inconsistent file of the workspace."""
 
 
 def read_json(path: Path, kind: Kind = object) -> Any:
@@ -52,7 +53,7 @@ def read_json(path: Path, kind: Kind = object) -> Any:
     Raises
     ------
     DamagedFileError
-        If the file cannot be read or its content has another type.
+        If the file cannot be read or its content is not of type `kind`.
     """
     try:
         content = read_checked_json(path)
@@ -63,20 +64,20 @@ def read_json(path: Path, kind: Kind = object) -> Any:
     return content
 
 
-def read_fields(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return a JSON object from a file.
+def read_fields(path: Path, kinds: Mapping[str, Kind]) -> Json:
+    """Return the JSON object in a file after verifying its checksum.
 
     Parameters
     ----------
     path : JSON file
-    kinds : required fields with their types
+    kinds : type or types of each required field, by name
 
     Raises
     ------
     DamagedFileError
-        If a field is missing or has another type.
+        If the file cannot be read, or a field is missing or has another type.
     """
-    content: dict[str, Any] = read_json(path, dict)
+    content: Json = read_json(path, dict)
     for name, kind in kinds.items():
         if name not in content or not isinstance(content[name], kind):
             raise damaged_file_error(path, f"{name} is missing or wrong")
@@ -89,7 +90,7 @@ def damaged_file_error(path: Path, reason: str) -> DamagedFileError:
 
 
 @cache
-def log_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """Print a warning on the server's console, once per message."""
     print(f"Warning: {message}", file=sys.stderr, flush=True)
 
@@ -100,7 +101,7 @@ def new_id() -> str:
 
 
 def short_id(text: str) -> str:
-    """Return the id of a name: the first 12 digits of its SHA-256."""
+    """Return the id of a text: the first 12 hexadecimal digits of its SHA-256."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
 
 
@@ -111,14 +112,14 @@ def is_id(text: str) -> bool:
 
 @dataclass(frozen=True)
 class UserWorkspace:
-    """Workspace folder of a user."""
+    """Folder of a user in the workspace, with the user's data sets and jobs."""
 
     name: str
     folder: Path
 
     @classmethod
     def open(cls, workspace: Path, name: str) -> UserWorkspace:
-        """Return the workspace of a user; create it if it does not exist."""
+        """Return the folder of a user in a workspace; create it if it does not exist."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"invalid user name {name!r}: use lower-case letters, digits, - and _")
         folder = workspace.resolve() / "users" / name
@@ -127,10 +128,7 @@ class UserWorkspace:
         return cls(name, folder)
 
     def token(self) -> str:
-        """Return the user's token; create it if it does not exist or is invalid.
-
-        Only the owner of the files can read it.
-        """
+        """Return the user's secret token from its file; create it if missing or invalid."""
         path = self.folder / "token"
         token = path.read_text("utf-8", errors="replace").strip() if path.is_file() else ""
         if not _TOKEN.fullmatch(token):
@@ -149,7 +147,7 @@ class UserWorkspace:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner can read."""
+    """Write a text file that only the owner of this process can read."""
     with atomic_write(path) as partial:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -163,11 +161,11 @@ _MAX_ENTRIES = 500
 
 
 class ForbiddenFileError(PermissionError):
-    """Error for a file that is outside the data folders after links are resolved."""
+    """Exception for a file that, after links are resolved, is outside the data folders."""
 
 
 class DataFolders:
-    """Data folders that users may read; links to files outside are not followed."""
+    """Data folders that users may read; links that lead outside are forbidden."""
 
     def __init__(self, folders: Sequence[Path], hidden: Sequence[Path] = ()) -> None:
         """Resolve the folders.
@@ -175,7 +173,7 @@ class DataFolders:
         Parameters
         ----------
         folders : data folders
-        hidden : folders below them that are not readable, such as other users' workspaces
+        hidden : subfolders that users may not read, such as workspaces of other users
         """
         self.folders = [folder.resolve() for folder in folders]
         self._hidden = [folder.resolve() for folder in hidden]
@@ -184,20 +182,20 @@ class DataFolders:
                 raise ValueError(f"{folder}: no such folder")
 
     def check(self, path: Path) -> Path:
-        """Return the resolved path of a file; raise ForbiddenFileError if it lies outside."""
+        """Return the resolved path; raise ForbiddenFileError if it is outside the data folders."""
         resolved = Path(os.path.realpath(path))
         if not self._is_inside(resolved):
             raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
         return resolved
 
-    def cached_check(
+    def make_cached_check(
         self, is_link: Callable[[str], bool] = os.path.islink
     ) -> Callable[[Path], None]:
-        """Return a faster function like `check`, which resolves each folder only once.
+        """Return a faster variant of `check` for many files, which resolves each folder only once.
 
         Parameters
         ----------
-        is_link : function that tells whether a path is a link
+        is_link : function that returns whether a path is a symbolic link
         """
 
         @cache
@@ -221,7 +219,7 @@ class DataFolders:
         return not is_hidden and any(path.is_relative_to(folder) for folder in self.folders)
 
     def find(self, folder_index: int, relative_path: str) -> Path:
-        """Return the resolved path of a file or folder below the folder of this index."""
+        """Return the resolved path of a file or folder in the data folder with this index."""
         if not 0 <= folder_index < len(self.folders) or "\0" in relative_path:
             raise ForbiddenFileError("the data folder does not exist")
         resolved = self.check(self.folders[folder_index] / relative_path)
@@ -230,14 +228,17 @@ class DataFolders:
         return resolved
 
     def locate(self, path: Path) -> tuple[int, str]:
-        """Return the index of the data folder and the relative path, the inverse of `find`."""
+        """Return (index of the data folder, path relative to it), the inverse of `find`."""
         for index, folder in enumerate(self.folders):
             if path.is_relative_to(folder):
                 return index, path.relative_to(folder).as_posix()
         raise ForbiddenFileError(f"{path.name}: lies outside the data folders")
 
-    def listing(self, folder_index: int, relative_path: str) -> dict[str, Any]:
-        """Return the subfolders, tables and models of a folder, and its number of images."""
+    def list_folder(self, folder_index: int, relative_path: str) -> Json:
+        """Return the contents of a folder: names of subfolders, tables (.csv) and models, as JSON.
+
+        Images are only counted.
+        """
         folder = self.find(folder_index, relative_path)
         if not folder.is_dir():
             raise FileNotFoundError(f"{relative_path}: is not a folder")
@@ -268,12 +269,12 @@ _MAX_BYTES = 10_000
 
 
 class WorkspaceInUseError(OSError):
-    """Error for a workspace that is locked by another server."""
+    """Exception for a workspace that is locked by another server."""
 
 
 @contextmanager
-def locked_workspace(workspace: Path, address: str) -> Iterator[None]:
-    """Hold the lock of a workspace for a server at `address`.
+def lock_workspace(workspace: Path, address: str) -> Iterator[None]:
+    """Lock a workspace for the server at `address` (a URL); create the folder if it is missing.
 
     Raises
     ------
@@ -312,7 +313,7 @@ def _lock(descriptor: int, workspace: Path) -> None:
 
 
 def _describe_server(descriptor: int) -> str:
-    """Describe the server that holds the lock; empty if it is unknown."""
+    """Return a text on the server that has locked the workspace, from its lock file."""
     try:
         server = json.loads(os.read(descriptor, _MAX_BYTES))
         address = f", {server['address']} (process {server['process']})"

@@ -1,7 +1,7 @@
 """Edits of an image's annotations and of annotation classes, and manifests of annotated images.
 
-A new shape is subtracted from shapes of other classes below it, so that no patch has two classes.
-Imported shapes are not changed.
+A new shape is subtracted from shapes of other classes that it overlaps, so that no patch has two
+classes. Shapes of imported files are added as they are.
 
 Annotated images are used for training by their annotations alone, as with `train --annotations`.
 """
@@ -22,6 +22,7 @@ from ...datasets.annotated import split_by_annotation
 from ...datasets.manifest import ImageRecord, Manifest
 from ...utils.text_io import pluralize
 from ..datasets import Dataset
+from ..schema import Json
 from ..workspace import new_id
 from .store import (
     AnnotationClass,
@@ -32,17 +33,17 @@ from .store import (
     Size,
     add_class,
     annotated_images,
-    area,
     buffer_path,
     class_colours,
+    compute_area,
     find_class,
-    geojson,
     has_name,
     polygonize,
     read_classes,
     shape_polygons,
     snapshot_annotations,
     subtract,
+    to_geojson,
     update_class,
 )
 from .store import write_classes as _write_classes
@@ -54,13 +55,13 @@ _MAX_COORDINATE = 1e7  # pixels
 
 @dataclass(frozen=True)
 class BrushStroke:
-    """Stroke of a drawing tool.
+    """Stroke of a drawing tool on an image.
 
     Attributes
     ----------
-    tool : name of the tool
-    path : points (n, 2) in level-0 pixels
-    radius : radius of the brush
+    tool : name of the tool, a key of `TOOLS`
+    path : points (n, 2) as x, y in level-0 pixels
+    radius : radius of the brush in level-0 pixels; other tools ignore it
     """
 
     tool: str
@@ -85,7 +86,7 @@ class BrushStroke:
         return cls(str(tool), np.array(points, float), float(radius))
 
     def polygons(self, size: Size) -> list[Polygon]:
-        """Return the polygons that the stroke covers in an image of this size."""
+        """Return the polygons that the stroke covers in an image of this (width, height)."""
         return TOOLS[self.tool](self, size)
 
 
@@ -108,7 +109,7 @@ def _box_polygons(stroke: BrushStroke, size: Size) -> list[Polygon]:
 
 
 ERASER = "eraser"
-# Functions that return the polygons of a stroke; patches are marked in their explanation.
+# Function of each tool that returns the polygons of a stroke; "patch" annotates a square patch.
 TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
     "brush": _brush_polygons,
     ERASER: _brush_polygons,
@@ -119,18 +120,26 @@ TOOLS: dict[str, Callable[[BrushStroke, Size], list[Polygon]]] = {
 
 
 def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
-    """Create a shape with a new id."""
+    """Return a shape with a new id; `label` is the id of its class, `tool` the drawing tool."""
     corners = [[ring.tolist() for ring in rings] for rings in polygons]
-    return Shape(id=new_id(), label=label, tool=tool, area=area(polygons), polygons=corners)
+    return Shape(id=new_id(), label=label, tool=tool, area=compute_area(polygons), polygons=corners)
 
 
-# --- edits of an image ----------------------------------------------------------------------------
+# --- edits of an image: all return its new annotations --------------------------------------------
 
 
-def draw(
+def apply_stroke(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
-    """Add the shape of a stroke; with the eraser, subtract it from existing shapes."""
+    """Add the shape of a stroke to an image; with the eraser, subtract it from existing shapes.
+
+    Parameters
+    ----------
+    dataset, image : data set and id of the image
+    size : (width, height) of the image in pixels
+    stroke : stroke of a drawing tool
+    label : id of the class; ignored with the eraser
+    """
     polygons = stroke.polygons(size)
     if not polygons:
         raise ValueError("the shape lies outside the image or has no area: draw it larger")
@@ -144,7 +153,7 @@ def draw(
             added.append(new_shape(str(class_id), stroke.tool, polygons))
         elif not removed:
             raise ValueError("there is nothing to erase here")
-        return store.changed(removed, added)
+        return store.with_change(removed, added)
 
     return _apply_change(dataset, image, change)
 
@@ -152,7 +161,7 @@ def draw(
 def _subtract(
     shapes: Sequence[Shape], subtracted: Sequence[Polygon]
 ) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes that overlap polygons, and the shapes that remain after subtraction."""
+    """Return the shapes that overlap polygons, and new shapes for what remains of them."""
     removed, added = [], []
     for shape in shapes:
         remainder = subtract(shape_polygons(shape), subtracted)
@@ -164,50 +173,48 @@ def _subtract(
     return removed, added
 
 
-def relabel(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    """Change the class of a shape."""
+def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
+    """Set the class of a shape; `label` is the id of the class."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
         class_id = find_class(read_classes(dataset.folder), label).id
         new = old.copy()
         new["id"], new["label"] = new_id(), class_id
-        return store.changed([old], [new])
+        return store.with_change([old], [new])
 
     return _apply_change(dataset, image, change)
 
 
-def remove(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
-    """Remove a shape."""
-    return _apply_change(dataset, image, lambda store: store.changed([store.find(shape_id)], []))
+def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
+    """Remove a shape from an image."""
+    return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
-def undo(dataset: Dataset, image: str) -> AnnotationStore:
-    """Undo the last change."""
+def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
+    """Undo the last change of the annotations of an image."""
     return _apply_change(dataset, image, AnnotationStore.undo)
 
 
-def redo(dataset: Dataset, image: str) -> AnnotationStore:
-    """Redo the last undone change."""
+def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
+    """Redo the last undone change of the annotations of an image."""
     return _apply_change(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
     dataset: Dataset, image: str, size: Size, imported: ImportedAnnotations
 ) -> AnnotationStore:
-    """Add the shapes of a file; missing classes are created with their colours."""
+    """Add the shapes of a file to an image, and its missing classes to the data set."""
     with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
         for name in imported.names:
             if not any(has_name(class_, name) for class_ in classes):
                 classes = add_class(classes, name, imported.colours.get(name))
         ids = {name: next(c.id for c in classes if has_name(c, name)) for name in imported.names}
-        shapes = [
-            new_shape(ids[name], "file", polygons) for name, polygons in imported.shapes(size)
-        ]
+        shapes = [new_shape(ids[name], "file", rings) for name, rings in imported.shapes(size)]
         if not shapes:
             raise ValueError("the file has no outline with an area on this image")
-        store = AnnotationStore.read(dataset.folder, image).changed([], shapes)
+        store = AnnotationStore.read(dataset.folder, image).with_change([], shapes)
         _write_classes(dataset.folder, classes)  # before the shapes, which refer to them
         store.write(dataset.folder, image)
     return store
@@ -226,20 +233,24 @@ def _apply_change(
 
 
 def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
-    """Create, rename, recolour or remove a class; only unused classes can be removed."""
+    """Create, change or remove a class, and return all classes.
+
+    `body` has the "id" of the class (none for a new one), and "name", "colour" or "remove": true. A
+    class that has shapes cannot be removed.
+    """
     with _WRITE_LOCK:
         classes, class_id = read_classes(dataset.folder), body.get("id")
         if class_id is None:
             classes = add_class(classes, body.get("name"), body.get("colour"))
         elif body.get("remove") is True:
-            classes = _without_class(dataset, classes, find_class(classes, class_id))
+            classes = _remove_class(dataset, classes, find_class(classes, class_id))
         else:
             classes = update_class(classes, class_id, body)
         _write_classes(dataset.folder, classes)
     return classes
 
 
-def _without_class(
+def _remove_class(
     dataset: Dataset, classes: Sequence[AnnotationClass], removed: AnnotationClass
 ) -> list[AnnotationClass]:
     images = annotated_images(dataset.folder)
@@ -254,13 +265,13 @@ def _without_class(
             f"{pluralize(n_shapes, 'shape')} of {removed.name!r}: remove its shapes first"
         )
     for image, store in stores.items():
-        if removed.id in store.labels:
+        if removed.id in store.class_ids:
             _clear_history(dataset, image, store)
     return [class_ for class_ in classes if class_ is not removed]
 
 
 def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None:
-    """Delete the undo history, which refers to a removed class."""
+    """Delete the undo history of an image, because it refers to a removed class."""
     AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 
@@ -268,31 +279,32 @@ TOO_FEW = "no training data yet: annotate at least two classes, for example tumo
 
 
 def known_labels_manifest(dataset: Dataset) -> Manifest:
-    """Return the images with their labels.
+    """Return the images with known labels.
 
-    Images of an unlabelled set have one record for each class of their annotations.
+    In an unlabelled set, an image has one record for each class of its annotations.
     """
     if dataset.is_labelled:
         return dataset.manifest
     names = {class_.id: class_.name for class_ in read_classes(dataset.folder)}
     records = []
-    for image, record in _annotated(dataset):
+    for image, record in _annotated_records(dataset):
         class_ids = {shape["label"] for shape in AnnotationStore.read(dataset.folder, image).shapes}
-        records += [
-            replace(record, label=names[class_id]) for class_id in names if class_id in class_ids
-        ]
+        records += [replace(record, label=names[id_]) for id_ in names if id_ in class_ids]
     included = tuple(record for record in records if record.label != IGNORED)
     return replace(dataset.manifest, records=included)
 
 
 def annotated_manifest(dataset: Dataset) -> Manifest:
-    """Return a record for each class annotated in an image, with snapshots of the annotations."""
+    """Return the images of an unlabelled set with copies of their annotations, for training.
+
+    There is one record for each class in an image. Raise ValueError for fewer than two classes.
+    """
     classes = read_classes(dataset.folder)
     records = []
-    for image, record in _annotated(dataset):
+    for image, record in _annotated_records(dataset):
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
-            path = snapshot_annotations(dataset.folder, image, geojson(shapes, classes))
+            path = snapshot_annotations(dataset.folder, image, to_geojson(shapes, classes))
             records.append(replace(record, annotations=AnnotationFile(path)))
     names = known_labels_manifest(dataset).classes
     if len(names) < 2:
@@ -300,15 +312,16 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
     return split_by_annotation(replace(dataset.manifest, records=tuple(records)), names)
 
 
-def n_shapes(dataset: Dataset) -> int:
-    """Return the number of shapes of a data set."""
+def count_shapes(dataset: Dataset) -> int:
+    """Return the number of shapes on all images of a data set."""
     return sum(
-        len(AnnotationStore.read(dataset.folder, image).shapes) for image, _ in _annotated(dataset)
+        len(AnnotationStore.read(dataset.folder, image).shapes)
+        for image, _ in _annotated_records(dataset)
     )
 
 
-def annotation_summary(dataset: Dataset) -> dict[str, Any]:
-    """Return classes, patients and number of annotated images, for the page."""
+def annotation_summary(dataset: Dataset) -> Json:
+    """Return classes, their colours, patients and number of annotated images as JSON."""
     manifest = known_labels_manifest(dataset)
     return {
         "classes": manifest.classes,
@@ -318,9 +331,9 @@ def annotation_summary(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _annotated(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
+def _annotated_records(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
     """Return (id, record) of annotated images that still exist, after checking their paths."""
-    records = dataset.listing.by_id
+    records = dataset.index.by_id
     return [
         (image, dataset.image(image))
         for image in annotated_images(dataset.folder)

@@ -1,9 +1,9 @@
 """Prediction for the visible part of an image, from the annotations so far, in a second or two.
 
-The features of a patch are those of a pretrained encoder if one is installed, or else colours and
-edges of its pixels and of its neighbours. They are computed once per field of the image and cached
-in memory. After each stroke, a multinomial logistic regression is fitted to them, which takes
-milliseconds. It is not a trained model, and its accuracy is unknown.
+The features of a patch are those of a pretrained encoder if it is installed, or else colours and
+edges of its pixels and of its neighbours. They are computed by chunks (parts of the patch grid) and
+cached. After each stroke, a multinomial logistic regression is fitted to the features of
+annotated patches, which takes milliseconds. Its accuracy is unknown.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from ...patches.grid import PatchGrid
 from ...patches.rendering import png_data_uri
 from ...patches.sampling import MIN_OVERLAP
 from ...utils.cache import Key, LRUCache
+from ..schema import Json
 from .store import AnnotationClass, Shape, bounding_box, shape_polygons
 
-Field = tuple[slice, slice]
-Box = tuple[float, float, float, float]
-# Tissue mask of a field's patches (rows, columns), and features of tissue patches (n, n_features).
+Chunk = tuple[slice, slice]  # rows and columns of the patch grid
+Box = tuple[float, float, float, float]  # left, top, right, bottom in level-0 pixels
+# Tissue mask of a chunk's patches (rows, columns), and features of tissue patches (n, n_features).
 PatchFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 ENCODER = "efficientnet-lite0-half"
-_FIELD_PX = 512  # side of a field in pixels of the patches' resolution
+_CHUNK_PX = 512  # side of a chunk in pixels of the patches' resolution
 _ENCODER_MPP, _PIXEL_MPP = 0.5, 1.0  # µm per pixel of the patches, if the pixel size is known
 
 
-def uses_encoder() -> bool:
-    """Return whether the pretrained encoder is installed."""
+def is_encoder_installed() -> bool:
+    """Return whether the packages for the pretrained encoder are installed."""
     return missing_dependency(ENCODER) is None
 
 
-def quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
-    """Return the recipe for an image of this pixel size.
+def make_quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
+    """Return the recipe of the patch features of an image.
 
     Parameters
     ----------
-    mpp : µm per pixel; None if unknown
-    with_encoder : whether to use the encoder, with 8 µm patches, or else pixels, with 16 µm patches
+    mpp : µm per pixel of the image; None if unknown
+    with_encoder : whether features are those of the encoder, or else colours and edges
     """
     target_mpp = _ENCODER_MPP if with_encoder else _PIXEL_MPP
     downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
@@ -61,34 +62,34 @@ def quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
 
 
 class InteractiveImage:
-    """Image with the grid and the cached patch features of quick predictions."""
+    """Image with a patch grid, whose patch features are cached by chunk."""
 
     def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
-        """Prepare an open image; `image` is the cache key of its file."""
+        """Make the grid for an open image and a recipe; `image` is the cache key of its file."""
         self.prepared_image = PreparedImage(source, recipe, None, None, image)
-        self.grid = replace(self.prepared_image.grid(), chunk_px=_FIELD_PX)
-        self.fields = list(self.grid.chunks())
+        self.grid = replace(self.prepared_image.grid(), chunk_px=_CHUNK_PX)
+        self.chunks = list(self.grid.chunks())
         self._uses_pixels = get_patch_features(recipe.features).atoms_are_images
         self._key: Key = (repr(image), repr(recipe))
 
-    def cached_features(self, cache: LRUCache[PatchFeatures], field: Field) -> PatchFeatures | None:
-        """Return the features of a field from the cache; None if not cached."""
-        return cache.find((*self._key, repr(field)))
+    def cached_features(self, cache: LRUCache[PatchFeatures], chunk: Chunk) -> PatchFeatures | None:
+        """Return the features of a chunk from the cache; None if not cached."""
+        return cache.find((*self._key, repr(chunk)))
 
-    def patch_features(self, cache: LRUCache[PatchFeatures], field: Field) -> PatchFeatures:
-        """Return the features of a field; compute them if not cached."""
+    def patch_features(self, cache: LRUCache[PatchFeatures], chunk: Chunk) -> PatchFeatures:
+        """Return the features of a chunk; compute them if not cached."""
 
         def compute() -> tuple[PatchFeatures, int]:
             if self._uses_pixels:
-                features = _pixel_field_features(self.prepared_image, self.grid, field)
+                features = _pixel_chunk_features(self.prepared_image, self.grid, chunk)
             else:
-                features = self.prepared_image.chunk_features(self.grid, *field)
+                features = self.prepared_image.chunk_features(self.grid, *chunk)
             return features, sum(part.nbytes for part in features)
 
-        return cache.get((*self._key, repr(field)), compute)
+        return cache.get((*self._key, repr(chunk)), compute)
 
-    def fields_in_box(self, box: Box) -> list[Field]:
-        """Return the fields visible in a box (left, top, right, bottom), central ones first."""
+    def chunks_in_box(self, box: Box) -> list[Chunk]:
+        """Return the chunks that overlap a box, central ones first."""
         origin = (self.grid.left, self.grid.top) * 2
         left, top, right, bottom = (
             (edge - start) / self.grid.step for edge, start in zip(box, origin, strict=True)
@@ -96,26 +97,26 @@ class InteractiveImage:
         centre = (top + bottom) / 2, (left + right) / 2
         visible = [
             (rows, columns)
-            for rows, columns in self.fields
+            for rows, columns in self.chunks
             if rows.start < bottom and top < rows.stop
             if columns.start < right and left < columns.stop
         ]
 
-        def distance_from_centre(field: Field) -> float:
-            offsets = [(p.start + p.stop) / 2 - c for p, c in zip(field, centre, strict=True)]
+        def distance_from_centre(chunk: Chunk) -> float:
+            offsets = [(p.start + p.stop) / 2 - c for p, c in zip(chunk, centre, strict=True)]
             return float(np.hypot(*offsets))
 
         return sorted(visible, key=distance_from_centre)
 
 
-def _pixel_field_features(prepared: PreparedImage, grid: PatchGrid, field: Field) -> PatchFeatures:
-    pixels = prepared.normalize(grid.read(prepared, *field))
-    tissue = prepared.is_tissue(pixels).reshape([part.stop - part.start for part in field])
+def _pixel_chunk_features(prepared: PreparedImage, grid: PatchGrid, chunk: Chunk) -> PatchFeatures:
+    pixels = prepared.normalize(grid.read(prepared, *chunk))
+    tissue = prepared.is_tissue(pixels).reshape([part.stop - part.start for part in chunk])
     return tissue, _with_neighbours(_pixel_features(pixels), tissue)
 
 
 def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return means and deviations of colours, edges and grey quantiles of patches: (n, 14)."""
+    """Return colour means and deviations, edges and grey quantiles of RGB patches: (n, 14)."""
     values = patches.astype(np.float32) / 255
     flat = values.reshape(len(values), -1, 3)
     grey = values.mean(axis=3)
@@ -132,7 +133,10 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _with_neighbours(
     patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Append the mean features of neighbouring patches: (n_tissue, 2 × n_features)."""
+    """Append to the features of each tissue patch their means over the 3 × 3 patches around it.
+
+    `patches` has the features (n_patches, n_features) of a chunk, `tissue` its mask.
+    """
     features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
     weight = np.maximum(ndimage.uniform_filter(tissue.astype(np.float32), 3, mode="nearest"), 1e-6)
@@ -141,48 +145,45 @@ def _with_neighbours(
     return combined
 
 
-# --- viewport prediction --------------------------------------------------------------------------
+# --- annotations ----------------------------------------------------------------------------------
 
 
-_MAX_FIELDS = 30  # of a viewport, the central ones
-_FIELDS_OF_SHAPE, _FIELDS_OF_IMAGE = 4, 24  # maxima for training
+_MAX_CHUNKS = 30  # of a viewport, the central ones
+_CHUNKS_PER_SHAPE, _CHUNKS_PER_IMAGE = 4, 24  # maxima for training
 _MAX_SAMPLES = 2000  # per class
 _MIN_OPACITY = 0.25  # opacity of a patch with equal probabilities
 
 
-# --- annotations ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """Image and its shapes."""
+    """Image and the shapes annotated on it."""
 
     image: InteractiveImage
     shapes: Sequence[Shape]
 
-    def regions(self) -> dict[str, RunLengthMask]:
-        """Return the annotated region of each class, by class id."""
+    def class_regions(self) -> dict[str, RunLengthMask]:
+        """Return the annotated region of each class as a mask, by class id."""
         by_class: dict[str, list[Shape]] = {}
         for shape in self.shapes:
             by_class.setdefault(shape["label"], []).append(shape)
         size = self.image.prepared_image.size
         return {label: _region(shapes, size) for label, shapes in by_class.items()}
 
-    def fields(self) -> list[Field]:
-        """Return fields for training: a limited number per shape and image, latest shapes first."""
-        fields: dict[str, Field] = {}
+    def training_chunks(self) -> list[Chunk]:
+        """Return chunks to train on: a limited number per shape and image, latest shapes first."""
+        chunks: dict[str, Chunk] = {}
         for shape in reversed(self.shapes):
-            touched = self._overlapping_fields(shape)
-            step = -(-len(touched) // _FIELDS_OF_SHAPE) or 1
-            fields |= {repr(field): field for field in touched[::step]}
-            if len(fields) >= _FIELDS_OF_IMAGE:
+            touched = self._overlapping_chunks(shape)
+            step = -(-len(touched) // _CHUNKS_PER_SHAPE) or 1
+            chunks |= {repr(chunk): chunk for chunk in touched[::step]}
+            if len(chunks) >= _CHUNKS_PER_IMAGE:
                 break
-        return list(fields.values())[:_FIELDS_OF_IMAGE]
+        return list(chunks.values())[:_CHUNKS_PER_IMAGE]
 
-    def _overlapping_fields(self, shape: Shape) -> list[Field]:
-        """Return the fields that contain a part of the shape, central ones first."""
-        candidates = self.image.fields_in_box(_box(shape))
-        if len(candidates) <= _FIELDS_OF_SHAPE:
+    def _overlapping_chunks(self, shape: Shape) -> list[Chunk]:
+        """Return the chunks that contain a part of the shape, central ones first."""
+        candidates = self.image.chunks_in_box(_box(shape))
+        if len(candidates) <= _CHUNKS_PER_SHAPE:
             return candidates
         step = self.image.grid.step
         y, x, side = (
@@ -191,24 +192,24 @@ class AnnotatedImage:
         x, y = x + self.image.grid.left, y + self.image.grid.top
         region = _region([shape], self.image.prepared_image.size)
         is_inside = region.coverage(x, y, float(side.max())) > 0
-        return [
-            field for field, inside in zip(candidates, is_inside.tolist(), strict=True) if inside
-        ]
+        return [c for c, inside in zip(candidates, is_inside.tolist(), strict=True) if inside]
 
-    def samples(self, cache: LRUCache[PatchFeatures]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield class ids with the features of patches at least half inside their shapes.
+    def iter_samples(
+        self, cache: LRUCache[PatchFeatures]
+    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield (class id, features of the patches in its region) for each chunk and class.
 
-        Fields whose features are not yet computed are omitted.
+        Chunks whose features are not in the cache are omitted.
         """
-        regions, grid = self.regions(), self.image.grid
-        for field in self.fields():
-            features = self.image.cached_features(cache, field)
+        regions, grid = self.class_regions(), self.image.grid
+        for chunk in self.training_chunks():
+            features = self.image.cached_features(cache, chunk)
             if features is None or not features[0].any():  # not computed yet, or background
                 continue
             tissue, vectors = features
             rows, columns = np.nonzero(tissue)
-            x = (columns + field[1].start) * grid.step + grid.left
-            y = (rows + field[0].start) * grid.step + grid.top
+            x = (columns + chunk[1].start) * grid.step + grid.left
+            y = (rows + chunk[0].start) * grid.step + grid.top
             for label, region in regions.items():
                 yield label, vectors[region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP]
 
@@ -219,9 +220,7 @@ def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
 
 
 def _box(shape: Shape) -> Box:
-    (left, top), (right, bottom) = (
-        corner.tolist() for corner in bounding_box(shape_polygons(shape))
-    )
+    (left, top), (right, bottom) = (x_y.tolist() for x_y in bounding_box(shape_polygons(shape)))
     return left, top, right, bottom
 
 
@@ -230,15 +229,15 @@ def _box(shape: Shape) -> Box:
 
 @dataclass(frozen=True)
 class Viewport:
-    """Part of an image to predict.
+    """Visible part of an image, to be predicted from annotations.
 
     Attributes
     ----------
     image : image
     box : visible part
-    annotations : annotated images to fit the classifier on
+    annotations : annotated images to fit the classifier to
     classes : annotation classes
-    deadline : value of time.monotonic after which no further field is computed
+    deadline : value of time.monotonic after which no further chunk is computed
     """
 
     image: InteractiveImage
@@ -248,88 +247,91 @@ class Viewport:
     deadline: float
 
 
-def predict_viewport(viewport: Viewport, cache: LRUCache[PatchFeatures]) -> dict[str, Any]:
+def predict_viewport(viewport: Viewport, cache: LRUCache[PatchFeatures]) -> Json:
     """Predict the viewport as far as time permits.
 
-    Return the class map as an image, the number of annotated patches per class, the number of
-    fields `left` to compute, and that of fields `beyond` the maximum.
+    Return "picture", the class map as an image or None; "patches", the number of annotated patches
+    by class id; and numbers of chunks: "left" to compute, and "beyond" the maximum.
     """
-    visible = viewport.image.fields_in_box(viewport.box)
-    fields = visible[:_MAX_FIELDS]
+    visible = viewport.image.chunks_in_box(viewport.box)
+    chunks = visible[:_MAX_CHUNKS]
     required = [
-        (annotated.image, field)
+        (annotated.image, chunk)
         for annotated in viewport.annotations
-        for field in annotated.fields()
+        for chunk in annotated.training_chunks()
     ]
-    n_left = _compute_fields(
-        [*required, *((viewport.image, field) for field in fields)], cache, viewport.deadline
+    n_left = _compute_chunks(
+        [*required, *((viewport.image, chunk) for chunk in chunks)], cache, viewport.deadline
     )
     counts, classifier = _fit_classifier(viewport, cache)
     features = {
-        repr(field): field_features
-        for field in fields
-        if (field_features := viewport.image.cached_features(cache, field)) is not None
+        repr(chunk): chunk_features
+        for chunk in chunks
+        if (chunk_features := viewport.image.cached_features(cache, chunk)) is not None
     }
     image = None
     if classifier is not None and features:
         image = _render_map(
-            viewport, [field for field in fields if repr(field) in features], features, classifier
+            viewport, [chunk for chunk in chunks if repr(chunk) in features], features, classifier
         )
     return {
         "left": n_left,
-        "beyond": len(visible) - len(fields),
+        "beyond": len(visible) - len(chunks),
         "patches": counts,
         "picture": image,
     }
 
 
-def _compute_fields(
-    required: Sequence[tuple[InteractiveImage, Field]],
+def _compute_chunks(
+    required: Sequence[tuple[InteractiveImage, Chunk]],
     cache: LRUCache[PatchFeatures],
     deadline: float,
 ) -> int:
-    """Compute features of fields until the deadline, at least one; return the number left."""
+    """Compute missing features until the deadline, but of at least one chunk.
+
+    Return the number of chunks that are still missing.
+    """
     missing = {
-        (id(image), repr(field)): (image, field)
-        for image, field in required
-        if image.cached_features(cache, field) is None
+        (id(image), repr(chunk)): (image, chunk)
+        for image, chunk in required
+        if image.cached_features(cache, chunk) is None
     }
-    for n_done, (image, field) in enumerate(missing.values()):
+    for n_done, (image, chunk) in enumerate(missing.values()):
         if n_done and time.monotonic() > deadline:
             return len(missing) - n_done
-        image.patch_features(cache, field)
+        image.patch_features(cache, chunk)
     return 0
 
 
 @dataclass(frozen=True)
 class SoftmaxClassifier:
-    """Multinomial logistic regression on standardised features."""
+    """Multinomial logistic regression on features standardised by `mean` and `scale`."""
 
     labels: list[str]
     mean: NDArray[np.float32]
-    spread: NDArray[np.float32]
+    scale: NDArray[np.float32]
     weights: NDArray[np.float64]
     bias: NDArray[np.float64]
 
     @classmethod
     def fit(cls, samples: Mapping[str, NDArray[np.float32]]) -> SoftmaxClassifier:
-        """Fit the classifier to features (n, n_features) by class, with equal class weights."""
+        """Fit to features (n, n_features) by class id, with equal weights of the classes."""
         from sklearn.linear_model import LogisticRegression
 
         labels = list(samples)
         X = np.concatenate([samples[label] for label in labels])
         y = np.repeat(np.arange(len(labels)), [len(samples[label]) for label in labels])
-        mean, spread = X.mean(axis=0), np.maximum(X.std(axis=0), 1e-6)
+        mean, scale = X.mean(axis=0), np.maximum(X.std(axis=0), 1e-6)
         model = LogisticRegression(C=0.5, class_weight="balanced", max_iter=100, tol=1e-3)
-        model.fit((X - mean) / spread, y)
+        model.fit((X - mean) / scale, y)
         weights, bias = model.coef_.T, model.intercept_
         if len(labels) == 2:  # a binary model has the score of the second class only
             weights, bias = np.hstack([-weights, weights]) / 2, np.array([-bias[0], bias[0]]) / 2
-        return cls(labels, mean, spread, weights, bias)
+        return cls(labels, mean, scale, weights, bias)
 
-    def probabilities(self, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return class probabilities (n, n_classes)."""
-        scores = (numbers - self.mean) / self.spread @ self.weights + self.bias
+    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return class probabilities (n, n_classes), in the order of `labels`."""
+        scores = (X - self.mean) / self.scale @ self.weights + self.bias
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
         return probabilities
@@ -338,18 +340,18 @@ class SoftmaxClassifier:
 def _fit_classifier(
     viewport: Viewport, cache: LRUCache[PatchFeatures]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
-    """Return the number of annotated patches per class, and a classifier if there are two."""
-    parts_of_class: dict[str, list[NDArray[np.float32]]] = {
+    """Return the number of annotated patches by class, and a classifier if two classes have any."""
+    features_by_class: dict[str, list[NDArray[np.float32]]] = {
         class_.id: [] for class_ in viewport.classes
     }
     for annotated in viewport.annotations:
-        for label, vectors in annotated.samples(cache):
-            parts_of_class.setdefault(label, []).append(vectors)
-    counts = {label: sum(map(len, parts)) for label, parts in parts_of_class.items()}
+        for label, vectors in annotated.iter_samples(cache):
+            features_by_class.setdefault(label, []).append(vectors)
+    counts = {label: sum(map(len, parts)) for label, parts in features_by_class.items()}
     ignored = {class_.id for class_ in viewport.classes if class_.name == IGNORED}
     samples = {
         label: np.concatenate(parts)[:: -(-counts[label] // _MAX_SAMPLES)]
-        for label, parts in parts_of_class.items()
+        for label, parts in features_by_class.items()
         if counts[label] and label not in ignored
     }
     return counts, SoftmaxClassifier.fit(samples) if len(samples) > 1 else None
@@ -357,22 +359,22 @@ def _fit_classifier(
 
 def _render_map(
     viewport: Viewport,
-    fields: Sequence[Field],
+    chunks: Sequence[Chunk],
     features: Mapping[str, PatchFeatures],
     classifier: SoftmaxClassifier,
-) -> dict[str, Any]:
-    """Return an image with one pixel per patch of the fields, and its position."""
+) -> Json:
+    """Return the predicted classes of chunks as a PNG with one pixel per patch, and its box."""
     grid = viewport.image.grid
-    top, left = (min(field[axis].start for field in fields) for axis in (0, 1))
-    bottom, right = (max(field[axis].stop for field in fields) for axis in (0, 1))
+    top, left = (min(chunk[axis].start for chunk in chunks) for axis in (0, 1))
+    bottom, right = (max(chunk[axis].stop for chunk in chunks) for axis in (0, 1))
     pixels = np.zeros((bottom - top, right - left, 4), np.uint8)
     colours = {class_.id: class_.rgb for class_ in viewport.classes}
     palette = np.array([colours[label] for label in classifier.labels], np.uint8)
-    for rows, columns in fields:
+    for rows, columns in chunks:
         tissue, vectors = features[repr((rows, columns))]
         if not tissue.any():
             continue
-        probabilities = classifier.probabilities(vectors)
+        probabilities = classifier.predict_proba(vectors)
         confidence = (probabilities.max(axis=1) * len(classifier.labels) - 1) / (
             len(classifier.labels) - 1
         )

@@ -4,8 +4,8 @@ sheets/IMAGE.json   {"shapes": […], "done": [change, …], "undone": [change, 
 classes.json        name and colour of each class
 
 A change is a pair (removed shapes, added shapes); undoing it exchanges the two. The undo history is
-stored with the shapes and survives a restart. Its length is limited by its size, with at least one
-step. Shapes refer to their class by id, so that renaming a class does not touch them.
+stored with the shapes. It is limited in size, but has at least the last change. Shapes refer to
+their class by id, so that renaming a class does not change them.
 
 Polygons are in level-0 pixels, also in the GeoJSON files, which have the format of QuPath.
 """
@@ -27,44 +27,48 @@ import shapely
 from numpy.typing import NDArray
 
 from ...annotations.annotation_file import ImageGeometry, check_outlines_inside, read_geojson
-from ...annotations.outlines import Annotations, Ring, find_self_intersections, is_tangled
+from ...annotations.outlines import Annotations, Ring, find_self_intersections, is_too_complex
 from ...patches.patch_map import class_rgb
 from ...utils.files import atomic_write
 from ...utils.text_io import pluralize, write_checked_json
-from ..workspace import damaged_file_error, is_id, new_id, read_fields, read_json
+from ..schema import Json
+from ..workspace import Kind, damaged_file_error, is_id, new_id, read_fields, read_json
 
 Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y and not closed
-Size = tuple[int, int]
-Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # least and greatest x and y
+Size = tuple[int, int]  # width, height
+Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # minimum (x, y) and maximum (x, y)
 
-_DIGITS = 1  # of corners, in pixels
+_DIGITS = 1  # decimals to which corners are rounded
 _GRID = 10.0**-_DIGITS
 _MIN_AREA = 1.0  # of a polygon, in pixels
-_PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of the radius of a brush
-_POINTS_PER_PIECE = 50  # sides of a path that are buffered together
+_PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of simplification, in radii of the brush
+_POINTS_PER_PIECE = 50  # segments of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
 def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
     """Return the polygons that a round brush covers along a path (n, 2), clipped to the image.
 
-    The path is buffered in pieces, which are united: a single buffer of a path that often crosses
-    itself takes minutes.
+    The path is divided into parts whose buffers are united, as the buffer of a whole path that
+    often crosses itself takes minutes.
     """
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
     starts = range(0, len(corners) - 1, _POINTS_PER_PIECE)
-    pieces = [
-        shapely.LineString(corners[start : start + _POINTS_PER_PIECE + 1]) for start in starts
-    ]
+    pieces = [shapely.LineString(corners[i : i + _POINTS_PER_PIECE + 1]) for i in starts]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
     return _to_polygons(_clip(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
 
 def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
-    """Return valid polygons of a ring, which may cross itself, minus the other rings (holes).
+    """Return valid polygons of the outer ring, which may cross itself, minus the holes.
 
-    A valid polygon is returned unchanged. The list is empty if there is no area on the image.
+    A valid polygon inside the image is only rounded. The list is empty without area on the image.
+
+    Parameters
+    ----------
+    rings : outer ring, then the holes
+    size : (width, height) of the image, to which the polygons are clipped
     """
     outer, *holes = (_round_ring(ring) for ring in rings)
     if len(outer) < 3:
@@ -80,15 +84,16 @@ def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
 
 
 def count_intersections(ring: Ring) -> float:
-    """Return the number of self-intersections of a ring; counting stops at MAX_INTERSECTIONS."""
-    if is_tangled(ring):
+    """Count self-intersections of a ring up to MAX_INTERSECTIONS + 1; inf if it is too complex."""
+    if is_too_complex(ring):
         return np.inf
     return len(find_self_intersections(ring, MAX_INTERSECTIONS + 1))
 
 
 def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list[Polygon] | None:
-    """Subtract polygons from others; None if they do not overlap."""
-    near = [_overlap(bounding_box([polygon]), bounding_box(subtracted)) for polygon in polygons]
+    """Return polygons minus the `subtracted` ones; None if they do not overlap."""
+    box = bounding_box(subtracted)
+    near = [_boxes_overlap(bounding_box([polygon]), box) for polygon in polygons]
     if not any(near):
         return None
     cutter = shapely.union_all(
@@ -110,24 +115,24 @@ def bounding_box(polygons: Sequence[Polygon]) -> Box:
     return outer.min(axis=0), outer.max(axis=0)
 
 
-def area(polygons: Sequence[Polygon]) -> float:
+def compute_area(polygons: Sequence[Polygon]) -> float:
     """Return the area of polygons that do not cross themselves, in level-0 pixels."""
     return float(sum(shapely.Polygon(outer, holes).area for outer, *holes in polygons))
 
 
-def _overlap(one: Box, other: Box) -> bool:
+def _boxes_overlap(one: Box, other: Box) -> bool:
     (low, high), (low_other, high_other) = one, other
     return bool((low < high_other).all() and (low_other < high).all())
 
 
 def _round_ring(ring: Ring) -> Ring:
-    """Round points to the grid, and drop consecutive duplicates."""
+    """Round the points of a ring to `_DIGITS` decimals, and drop consecutive duplicates."""
     ring = np.asarray(np.round(ring, _DIGITS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
 def _make_valid(polygon: Any) -> Any:
-    """Return a valid geometry of the enclosed area, by the non-zero winding rule."""
+    """Return a valid geometry of the area of a polygon, by the non-zero winding rule."""
     if polygon.is_valid:
         return polygon
     return shapely.make_valid(polygon, method="structure", keep_collapsed=False)
@@ -138,7 +143,7 @@ def _clip(geometry: Any, size: Size) -> Any:
 
 
 def _to_polygons(geometry: Any) -> list[Polygon]:
-    """Return the polygons of a geometry; outer rings have a positive area, as RFC 7946 asks."""
+    """Return the polygons of a Shapely geometry that are not tiny, oriented as in RFC 7946."""
     parts = shapely.orient_polygons(shapely.get_parts(geometry))
     return [
         [shapely.get_coordinates(ring)[:-1] for ring in (part.exterior, *part.interiors)]
@@ -155,7 +160,7 @@ _CLASSES_FILE = "classes.json"
 
 @dataclass(frozen=True)
 class AnnotationClass:
-    """Annotation class; `colour` is written as #rrggbb."""
+    """Annotation class of a data set; `colour` is a text #rrggbb."""
 
     id: str
     name: str
@@ -163,7 +168,7 @@ class AnnotationClass:
 
     @property
     def rgb(self) -> list[int]:
-        """Colour as three integers."""
+        """Colour as three integers from 0 to 255."""
         return [int(self.colour[start : start + 2], 16) for start in (1, 3, 5)]
 
 
@@ -181,7 +186,7 @@ def read_classes(folder: Path) -> list[AnnotationClass]:
 
 
 def class_colours(folder: Path) -> dict[str, str]:
-    """Return the colours of the classes by name."""
+    """Read the colours (#rrggbb) of the classes of a data set, by name."""
     return {class_.name: class_.colour for class_ in read_classes(folder)}
 
 
@@ -211,7 +216,7 @@ def add_class(
 def update_class(
     classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
 ) -> list[AnnotationClass]:
-    """Return the classes with a changed name or colour of one class."""
+    """Return the classes; that with this id has the "name" and "colour" in `body`, if any."""
     old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
     name = _validate_name(body["name"], others) if "name" in body else old.name
@@ -221,7 +226,7 @@ def update_class(
 
 
 def has_name(class_: AnnotationClass, name: str) -> bool:
-    """Return whether a class has this name, ignoring case, blanks and Unicode normalisation."""
+    """Return whether a class has this name, up to case, spaces and Unicode normalisation."""
     return class_.name.casefold() == _normalized_name(name).casefold()
 
 
@@ -235,9 +240,7 @@ def _validate_name(name: object, others: Sequence[AnnotationClass]) -> str:
     text = _normalized_name(name)
     if not 0 < len(text) <= _MAX_NAME:
         raise ValueError(f"the name of a class must have 1 to {_MAX_NAME} characters")
-    invalid = [
-        letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co")
-    ]
+    invalid = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co")]
     if invalid:
         raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
     for other in others:
@@ -261,7 +264,7 @@ def _first_unused_colour(classes: Sequence[AnnotationClass]) -> str:
 
 
 def to_hex(rgb: Sequence[int]) -> str:
-    """Return a colour as #rrggbb."""
+    """Return a colour (red, green, blue from 0 to 255) as #rrggbb."""
     return "#" + "".join(f"{value:02x}" for value in rgb)
 
 
@@ -272,19 +275,20 @@ _MAX_CHANGES = 100
 MAX_SHAPES = 5000
 MAX_CORNERS = 500_000
 _MAX_HISTORY_CORNERS = 200_000  # of the history, which is written with every stroke
-_FIELDS: dict[str, Any] = {"shapes": list, "done": list, "undone": list}
+_FIELDS: dict[str, Kind] = {"shapes": list, "done": list, "undone": list}
 
 
 class Shape(TypedDict):
-    """Annotated shape.
+    """Annotated shape on an image.
 
     Attributes
     ----------
     id : id of the shape
     label : id of its class
-    tool : drawing tool
-    area : area in pixels
-    polygons : polygons of rings, the outer one and its holes, of corners [x, y] in level-0 pixels
+    tool : drawing tool, or "file" if imported
+    area : area in level-0 pixels
+    polygons : list of polygons, which are lists of rings (the outer ring, then holes), which are
+        lists of corners [x, y] in level-0 pixels
     """
 
     id: str
@@ -300,16 +304,16 @@ _SHAPE_FIELDS = Shape.__required_keys__
 
 @dataclass(frozen=True)
 class AnnotationStore:
-    """Shapes of an image, changes that can be undone, and changes that can be redone."""
+    """Shapes of an image, changes that can be undone (latest last), and undone changes."""
 
     shapes: list[Shape]
-    done: list[Change]
-    undone: list[Change]
+    undo_stack: list[Change]
+    redo_stack: list[Change]
 
     @classmethod
     def read(cls, folder: Path, image: str) -> AnnotationStore:
-        """Read the annotations of an image."""
-        path = _file(folder, image)
+        """Read the annotations of an image (id) from the folder of its data set."""
+        path = _annotation_file(folder, image)
         if not path.exists():
             return cls([], [], [])
         content = read_fields(path, _FIELDS)
@@ -325,31 +329,32 @@ class AnnotationStore:
         return cls(content["shapes"], done, undone)
 
     def write(self, folder: Path, image: str) -> None:
-        """Write the annotations of an image."""
-        content = {"shapes": self.shapes, "done": self.done, "undone": self.undone}
-        write_checked_json(_file(folder, image), content)
+        """Write the annotations of an image (id) to the folder of its data set."""
+        content = {"shapes": self.shapes, "done": self.undo_stack, "undone": self.redo_stack}
+        write_checked_json(_annotation_file(folder, image), content)
 
-    def changed(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
-        """Return the annotations after a change, which clears the changes to redo."""
+    def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
+        """Return the annotations without `removed` and with `added` shapes, and nothing to redo."""
         change = list(removed), list(added)
-        shapes = _apply(self.shapes, change)
+        shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)
-        return AnnotationStore(shapes, _within_limits([*self.done, change]), [])
+        return AnnotationStore(shapes, _truncate_history([*self.undo_stack, change]), [])
 
     def undo(self) -> AnnotationStore:
         """Return the annotations before the last change."""
-        if not self.done:
+        if not self.undo_stack:
             raise ValueError("there is nothing to undo")
-        *done, (removed, added) = self.done
-        shapes = _apply(self.shapes, (added, removed))
-        return AnnotationStore(shapes, done, [*self.undone, (removed, added)])
+        *done, (removed, added) = self.undo_stack
+        shapes = _apply_change(self.shapes, (added, removed))
+        return AnnotationStore(shapes, done, [*self.redo_stack, (removed, added)])
 
     def redo(self) -> AnnotationStore:
-        """Return the annotations with the last undone change."""
-        if not self.undone:
+        """Return the annotations after redoing the last undone change."""
+        if not self.redo_stack:
             raise ValueError("there is nothing to redo")
-        *undone, change = self.undone
-        return AnnotationStore(_apply(self.shapes, change), [*self.done, change], undone)
+        *undone, change = self.redo_stack
+        shapes = _apply_change(self.shapes, change)
+        return AnnotationStore(shapes, [*self.undo_stack, change], undone)
 
     def find(self, shape_id: object) -> Shape:
         """Return the shape with this id; raise KeyError if there is none."""
@@ -359,26 +364,26 @@ class AnnotationStore:
         raise KeyError("the shape does not exist; it may have been removed. Reload the page")
 
     @property
-    def labels(self) -> set[str]:
+    def class_ids(self) -> set[str]:
         """Ids of the classes of all shapes, including those in the history."""
-        changes = (part for change in (*self.done, *self.undone) for part in change)
+        changes = (part for change in (*self.undo_stack, *self.redo_stack) for part in change)
         return {shape["label"] for part in (self.shapes, *changes) for shape in part}
 
 
-def _file(folder: Path, image: str) -> Path:
+def _annotation_file(folder: Path, image: str) -> Path:
     if not is_id(image):  # it becomes part of a path
         raise KeyError("the image does not exist")
     return folder / "sheets" / f"{image}.json"
 
 
-def _apply(shapes: Sequence[Shape], change: Change) -> list[Shape]:
+def _apply_change(shapes: Sequence[Shape], change: Change) -> list[Shape]:
     removed, added = change
     removed_ids = {shape["id"] for shape in removed}
     return [*(shape for shape in shapes if shape["id"] not in removed_ids), *added]
 
 
-def _within_limits(changes: list[Change]) -> list[Change]:
-    """Return the latest changes that fit the limits, at least one."""
+def _truncate_history(changes: list[Change]) -> list[Change]:
+    """Return the latest changes, as many as the limits permit, and at least one."""
     n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
     return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
@@ -397,18 +402,18 @@ def _check_limits(shapes: Sequence[Shape]) -> None:
 
 
 def annotated_images(folder: Path) -> list[str]:
-    """Return the ids of all images that were ever annotated."""
+    """Return the ids of all images with an annotation file, even if it has no shapes."""
     paths = sorted((folder / "sheets").glob("*.json"))
     return [path.stem for path in paths if is_id(path.stem)]
 
 
 def last_change(folder: Path, image: str) -> int:
-    """Return the time of the last change of an image's annotations, in nanoseconds."""
-    return _file(folder, image).stat().st_mtime_ns
+    """Return the POSIX time of the last change of an image's annotations, in nanoseconds."""
+    return _annotation_file(folder, image).stat().st_mtime_ns
 
 
 def shape_polygons(shape: Shape) -> list[Polygon]:
-    """Return the polygons of a shape as arrays."""
+    """Return the polygons of a shape, with rings as arrays (n, 2)."""
     return [[np.array(ring, float) for ring in rings] for rings in shape["polygons"]]
 
 
@@ -420,15 +425,15 @@ _MAX_CROSSINGS = 150  # self-intersecting outlines in a file
 
 @dataclass(frozen=True)
 class ImportedAnnotations:
-    """Outlines of a file with class names and colours."""
+    """Outlines of a GeoJSON file with class names, colours by class name, and notes."""
 
-    found: Annotations
+    annotations: Annotations
     colours: Mapping[str, str]
     notes: list[str]
 
     @classmethod
     def read(cls, name: str, data: bytes, image: ImageGeometry) -> ImportedAnnotations:
-        """Read a GeoJSON file.
+        """Read outlines from the content of a GeoJSON file, named `name`, for an image.
 
         Raises
         ------
@@ -437,27 +442,28 @@ class ImportedAnnotations:
         """
         path = Path(name[-_MAX_FILE_NAME:] or "the file")
         annotations = read_geojson(path, data)
-        annotations.outlines_of()  # raises ValueError without outlines
-        _check_size(path, annotations)
+        annotations.select_outlines()  # raises ValueError without outlines
+        _check_counts(path, annotations)
         check_outlines_inside(path, annotations.outlines, image)
         _check_crossings(path, annotations)
-        return cls(annotations, _colours(json.loads(data.decode("utf-8-sig"))), annotations.notes())
+        colours = _read_colours(json.loads(data.decode("utf-8-sig")))
+        return cls(annotations, colours, annotations.notes())
 
     @property
     def names(self) -> list[str]:
-        """Sorted class names."""
-        return sorted(self.found.names)
+        """Class names in the file, sorted."""
+        return sorted(self.annotations.class_counts)
 
     def shapes(self, size: Size) -> Iterator[tuple[str, list[Polygon]]]:
         """Yield the class name and the polygons of each outline with an area on the image."""
-        for outline in self.found.outlines:
+        for outline in self.annotations.outlines:
             polygons = polygonize(outline.rings, size)
             if polygons:
                 yield outline.name, polygons
 
 
-def _check_size(path: Path, imported: Annotations) -> None:
-    """Raise ValueError for too many outlines or corners."""
+def _check_counts(path: Path, imported: Annotations) -> None:
+    """Raise ValueError if the outlines of a file are too many, or have too many corners."""
     n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
     if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
@@ -468,9 +474,11 @@ def _check_size(path: Path, imported: Annotations) -> None:
 
 
 def _check_crossings(path: Path, imported: Annotations) -> None:
-    """Raise ValueError for outlines with too many self-intersections."""
-    n = len({id(outline) for outline, *_ in imported.crossings})
-    n_places = sum(count_intersections(ring) for _, ring, _ in imported.crossings[:_MAX_CROSSINGS])
+    """Raise ValueError if the outlines of a file have too many self-intersections."""
+    n = len({id(outline) for outline, *_ in imported.self_intersections})
+    n_places = sum(
+        count_intersections(ring) for _, ring, _ in imported.self_intersections[:_MAX_CROSSINGS]
+    )
     if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "
@@ -478,8 +486,8 @@ def _check_crossings(path: Path, imported: Annotations) -> None:
         )
 
 
-def _colours(content: Any) -> dict[str, str]:
-    """Return the colours of a GeoJSON file by class name, also of versions before QuPath 0.4."""
+def _read_colours(content: Any) -> dict[str, str]:
+    """Return the colours (#rrggbb) in parsed GeoJSON by class name, in old or new QuPath format."""
     if isinstance(content, dict):
         content = content.get("features", [content])
     colours = {}
@@ -499,15 +507,15 @@ def _is_byte(value: Any) -> bool:
     return type(value) is int and 0 <= value < 256
 
 
-def geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
-    """Return shapes as GeoJSON in ASCII, as some versions of QuPath assume the system encoding."""
+def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
+    """Return shapes as GeoJSON for QuPath; ASCII, as some versions assume the system encoding."""
     class_by_id = {class_.id: class_ for class_ in classes}
     features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)
     return f'{{"type":"FeatureCollection","features":[\n{text}\n]}}\n'.encode("ascii")
 
 
-def _feature(shape: Shape, class_: AnnotationClass) -> dict[str, Any]:
+def _feature(shape: Shape, class_: AnnotationClass) -> Json:
     polygons = [[[*ring, ring[0]] for ring in rings] for rings in shape["polygons"]]
     is_single = len(polygons) == 1
     return {
@@ -526,7 +534,7 @@ def _feature(shape: Shape, class_: AnnotationClass) -> dict[str, Any]:
 
 
 def snapshot_annotations(folder: Path, image: str, data: bytes) -> Path:
-    """Write a copy of the annotations for training, which later edits do not change."""
+    """Write annotations (GeoJSON) to a file that later edits do not change; return its path."""
     path = folder / "drawn" / f"{image}-{hashlib.sha256(data).hexdigest()[:16]}.geojson"
     if not path.is_file():
         with atomic_write(path) as partial:

@@ -1,7 +1,7 @@
 """Suggestions of images or regions to label next, by uncertainty and novelty.
 
-Of n candidates, uncertainty is the fraction of them with at least the same margin, novelty the
-fraction with at most the same distance from all labelled ones; the candidate with the largest
+The uncertainty of a candidate is the fraction of candidates with a larger margin; its novelty the
+fraction whose descriptor is closer to that of a labelled image. The candidate with the largest
 product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
 suggested together. Both are ranks, so the units of margins and distances do not matter.
 
@@ -30,9 +30,9 @@ _TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 
 
 class Suggestion(NamedTuple):
-    """Index of a suggested candidate, with uncertainty and novelty from 0 to 1."""
+    """Index of a suggested candidate, with its uncertainty and novelty, from 0 to 1."""
 
-    position: int
+    candidate: int
     uncertainty: float
     novelty: float
 
@@ -53,42 +53,40 @@ def suggest(
         return []
     scale = np.vstack([descriptors, labelled]).std(axis=0) + 1e-9
     descriptors, labelled = descriptors / scale, labelled / scale
-    distances = (
-        cdist(descriptors, labelled).min(axis=1) if len(labelled) else _typicality(descriptors)
-    )
-    uncertainty, is_left, suggestions = (
-        1 - _ranks(margins),
-        np.ones(len(margins), bool),
-        list[Suggestion](),
-    )
+    if len(labelled):
+        distances = cdist(descriptors, labelled).min(axis=1)
+    else:
+        distances = _median_proximity(descriptors)
+    uncertainty, is_available = 1 - _ranks(margins), np.ones(len(margins), bool)
+    suggestions = list[Suggestion]()
     for _ in range(min(n, len(margins))):
         novelty = _ranks(distances)
-        best = int(np.argmax(np.where(is_left, uncertainty * novelty, -1.0)))
+        best = int(np.argmax(np.where(is_available, uncertainty * novelty, -1.0)))
         suggestions.append(Suggestion(best, float(uncertainty[best]), float(novelty[best])))
-        is_left[best] = False
+        is_available[best] = False
         distances = np.minimum(distances, np.linalg.norm(descriptors - descriptors[best], axis=1))
     return suggestions
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Return mid-ranks strictly between 0 and 1; equal values have equal ranks."""
+    """Return the mid-rank of each value, divided by the number of values."""
     n_less = np.searchsorted(np.sort(values), values, side="left")
     n_not_greater = np.searchsorted(np.sort(values), values, side="right")
     ranks: FloatArray = (n_less + n_not_greater) / (2 * len(values))
     return ranks
 
 
-def _typicality(descriptors: FloatArray) -> FloatArray:
-    """Return negative distances from the median descriptor, to rank candidates without labels."""
+def _median_proximity(descriptors: FloatArray) -> FloatArray:
+    """Return negative distances from the median descriptor, for use without labelled images."""
     return -np.linalg.norm(descriptors - np.median(descriptors, axis=0), axis=1)
 
 
 def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
-    """Return a descriptor (14,) of the appearance of an image, or a part of it.
+    """Return a descriptor (14,) of the appearance of an image, from RGB pixels.
 
-    It has the mean and deviation of each colour's optical density in tissue, their correlations,
-    differences to means over 3, 5 and 9 pixels, the deviation after blurring, and the fraction of
-    tissue.
+    In terms of optical density: means, standard deviations and correlations of the channels in
+    tissue; of their mean, the mean absolute difference from local means over 3, 5 and 9 pixels and
+    the standard deviation after blurring; and the fraction of tissue.
     """
     density = -np.log10((pixels.astype(np.float64) + 1) / 256)
     grey = density.mean(axis=2)
@@ -97,17 +95,19 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
     spread = pixels_of_tissue.std(axis=0)
     standardised = (pixels_of_tissue - pixels_of_tissue.mean(axis=0)) / (spread + 1e-6)
     correlations = (standardised.T @ standardised / len(standardised))[np.triu_indices(3, 1)]
-    textures = [
-        float(np.abs(grey - ndimage.uniform_filter(grey, size)).mean()) for size in (3, 5, 9)
-    ]
+    textures = [float(np.abs(grey - ndimage.uniform_filter(grey, n)).mean()) for n in (3, 5, 9)]
     blurred = float(ndimage.gaussian_filter(grey, 8).std())
     return np.array(
         [*pixels_of_tissue.mean(axis=0), *spread, *correlations, *textures, blurred, tissue.mean()]
     )
 
 
-def normalized_margin(prediction: Mapping[str, Any]) -> float | None:
-    """Return the margin of a prediction, in the unit of its model; None without tissue."""
+def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
+    """Return the margin of a stored prediction (JSON), small for an uncertain one.
+
+    It is the difference of the two largest class probabilities or fractions of patches; without
+    these, the absolute score; None without tissue.
+    """
     for fractions in (prediction["probabilities"], prediction["shares"]):
         if prediction["answer"] is not None and len(fractions) > 2 - bool(
             prediction["probabilities"]
@@ -132,42 +132,40 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class MapRegion:
-    """Square region of an image.
+    """Square region of an image that may be suggested.
 
     Attributes
     ----------
-    positions : rows and columns of the patch map
-    box : left, top, right, bottom
-    normalized_margin : mean margin of its tissue patches
+    slices : rows and columns of the patch map in the region
+    box : left, top, right, bottom in level-0 pixels
+    mean_margin : mean margin of the tissue patches in the region
     """
 
-    positions: tuple[slice, slice]
+    slices: tuple[slice, slice]
     box: Box
-    normalized_margin: float
+    mean_margin: float
 
 
 def map_regions(patch_map: PatchMap) -> list[MapRegion]:
-    """Return the squares of a tiling of the map that contain enough tissue."""
+    """Return square regions that cover a map, except those with little tissue."""
     ordered = np.sort(patch_map.margins.astype(np.float64), axis=2)
     margins, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
     shorter = min(grid.n_rows, grid.n_columns)
     n = min(shorter, max(_MIN_PATCHES, min(round(_SIDE / grid.step), shorter // 2)))
     regions = []
-    for row in _starts(grid.n_rows, n):
-        for column in _starts(grid.n_columns, n):
-            positions = slice(row, row + n), slice(column, column + n)
-            region_tissue = tissue[positions]
+    for row in _window_starts(grid.n_rows, n):
+        for column in _window_starts(grid.n_columns, n):
+            slices = slice(row, row + n), slice(column, column + n)
+            region_tissue = tissue[slices]
             if region_tissue.mean() >= _MIN_TISSUE:
-                box = _box(patch_map, *positions)
-                regions.append(
-                    MapRegion(positions, box, float(margins[positions][region_tissue].mean()))
-                )
+                box = _box(patch_map, *slices)
+                regions.append(MapRegion(slices, box, float(margins[slices][region_tissue].mean())))
     return regions
 
 
-def _starts(count: int, n: int) -> list[int]:
-    """Return start indices of windows of length n that cover `count`; the last may overlap."""
+def _window_starts(count: int, n: int) -> list[int]:
+    """Return start indices of windows of length n that cover `count` indices; two may overlap."""
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -178,14 +176,12 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     return round(left), round(top), round(right + side), round(bottom + side)
 
 
-def annotated_positions(
+def annotation_mask(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of annotated positions of the map."""
+    """Return whether shapes overlap each grid cell of a map (n_rows, n_columns)."""
     grid = patch_map.grid
-    outlines = [
-        AnnotationPolygon("", tuple(rings)) for shape in shapes for rings in shape_polygons(shape)
-    ]
+    outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)
     down = np.asarray(grid.top + grid.step * np.arange(grid.n_rows), np.float64)
     x, y = np.meshgrid(across, down)
@@ -199,43 +195,39 @@ def suggest_regions(
     n: int,
     shapes: Sequence[Shape] = (),
 ) -> list[tuple[Box, Suggestion]]:
-    """Return the n most informative regions to label.
+    """Return the n most informative regions to label, the best first, as (box, suggestion).
 
     Parameters
     ----------
     patch_map : patch map of the image
     source : image
-    labelled_boxes : rectangles with labels
+    labelled_boxes : corrected rectangles (left, top, right, bottom) in level-0 pixels
     n : number of suggestions
-    shapes : annotations
+    shapes : annotations of the image
     """
-    is_annotated = annotated_positions(patch_map, shapes, source.size)
-    fields, labelled = list[MapRegion](), [*labelled_boxes]
+    is_annotated = annotation_mask(patch_map, shapes, source.size)
+    regions, labelled = list[MapRegion](), [*labelled_boxes]
     for region in map_regions(patch_map):
-        if is_annotated[region.positions].any():
+        if is_annotated[region.slices].any():
             labelled.append(region.box)
-        elif not any(_overlap(region.box, box) for box in labelled_boxes):
-            fields.append(region)
-    fields = sorted(fields, key=lambda region: region.normalized_margin)[:_MAX_REGIONS]
-    if not fields:
+        elif not any(_boxes_overlap(region.box, box) for box in labelled_boxes):
+            regions.append(region)
+    regions = sorted(regions, key=lambda region: region.mean_margin)[:_MAX_REGIONS]
+    if not regions:
         return []
-    descriptors = np.stack([region_descriptor(source, region.box) for region in fields])
-    labelled_descriptors = np.array(
-        [region_descriptor(source, box) for box in labelled[:_MAX_REGIONS]]
-    )
-    margins = np.array([region.normalized_margin for region in fields])
-    suggestions = suggest(
-        margins, descriptors, labelled_descriptors.reshape(-1, descriptors.shape[1]), n
-    )
-    return [(fields[suggestion.position].box, suggestion) for suggestion in suggestions]
+    descriptors = np.stack([region_descriptor(source, region.box) for region in regions])
+    known = np.array([region_descriptor(source, box) for box in labelled[:_MAX_REGIONS]])
+    margins = np.array([region.mean_margin for region in regions])
+    suggestions = suggest(margins, descriptors, known.reshape(-1, descriptors.shape[1]), n)
+    return [(regions[suggestion.candidate].box, suggestion) for suggestion in suggestions]
 
 
-def _overlap(a: Box, b: Box) -> bool:
+def _boxes_overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def region_descriptor(source: ImageSource, box: Box) -> NDArray[np.float64]:
-    """Return the colour descriptor of a part of an image."""
+    """Return the colour descriptor of a box of an image, at reduced resolution."""
     left, top, right, bottom = box
     width = min(right, source.size[0]) - left
     height = min(bottom, source.size[1]) - top

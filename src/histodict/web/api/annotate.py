@@ -21,41 +21,42 @@ from ...utils.validation import check_choice
 from ..annotation.edits import (
     BrushStroke,
     annotation_summary,
+    apply_stroke,
     change_classes,
-    draw,
     import_annotations,
-    redo,
-    relabel,
-    remove,
-    undo,
+    redo_change,
+    relabel_shape,
+    remove_shape,
+    undo_change,
 )
 from ..annotation.quick_prediction import (
     AnnotatedImage,
     Box,
     InteractiveImage,
     Viewport,
+    is_encoder_installed,
+    make_quick_recipe,
     predict_viewport,
-    quick_recipe,
-    uses_encoder,
 )
 from ..annotation.store import (
     AnnotationClass,
     AnnotationStore,
     ImportedAnnotations,
     annotated_images,
-    geojson,
     last_change,
     read_classes,
+    to_geojson,
 )
-from ..annotation.suggestions import colour_descriptor, normalized_margin, suggest, suggest_regions
+from ..annotation.suggestions import colour_descriptor, prediction_margin, suggest, suggest_regions
 from ..jobs import IMPORTED
 from ..maps import load_prediction
-from ..request import DOWNLOADS, EXPLANATIONS, IMAGES, LIVE, ApiRequest, DeferredWork, endpoint
-from .model import download as download_as
+from ..request import DOWNLOADS, EXPLANATIONS, IMAGES, LIVE, ApiRequest, SlowResponse, endpoint
+from ..schema import Json
+from .model import file_response
 from .viewer import displayed_map
 
-_MAX_BYTES = 16 * 2**20  # of an annotation file
-_STROKE_BYTES = 2**20  # of a stroke; 20,000 points take less than half of it
+_MAX_FILE_BYTES = 16 * 2**20  # of an annotation file
+_MAX_STROKE_BYTES = 2**20  # of a stroke; 20,000 points take less than half of it
 _MAX_SECONDS = 0.6  # for computing features per request
 _MAX_COORDINATE = 1e9  # pixels
 _MAX_OTHERS = 8  # further images for fitting quick predictions
@@ -64,10 +65,10 @@ _MAX_OTHERS = 8  # further images for fitting quick predictions
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def list_all(call: ApiRequest) -> dict[str, Any]:
-    """Return the classes and all shapes of the data set, with bounding boxes instead of corners."""
-    dataset = call.dataset
-    names = dataset.listing.names
+def list_annotations(request: ApiRequest) -> Json:
+    """Return classes and all shapes of the data set, with bounding boxes instead of corners."""
+    dataset = request.dataset
+    names = dataset.index.names
     images = [
         {
             "image": image,
@@ -83,160 +84,155 @@ def list_all(call: ApiRequest) -> dict[str, Any]:
     }
 
 
-def _shapes_without_corners(store: AnnotationStore) -> list[dict[str, Any]]:
+def _shapes_without_corners(store: AnnotationStore) -> list[Json]:
     """Return the shapes with their bounding boxes in place of their corners."""
     return [_with_bounding_box(shape) for shape in map(dict, store.shapes)]
 
 
-def _with_bounding_box(shape: dict[str, Any]) -> dict[str, Any]:
+def _with_bounding_box(shape: Json) -> Json:
     corners = [corner for rings in shape.pop("polygons") for corner in rings[0]]
     x, y = zip(*corners, strict=True)
     return shape | {"box": [min(x), min(y), max(x), max(y)]}
 
 
-def _classes_to_json(classes: list[AnnotationClass]) -> dict[str, Any]:
+def _classes_to_json(classes: list[AnnotationClass]) -> Json:
     return {"classes": [asdict(class_) for class_ in classes]}
 
 
-def show_annotations(call: ApiRequest) -> dict[str, Any]:
-    """Return the annotations of an image."""
-    return _annotations_to_json(call, AnnotationStore.read(call.dataset.folder, _image(call)))
+def get_annotations(request: ApiRequest) -> Json:
+    """Return classes, shapes of an image, and the numbers of changes to undo and redo."""
+    return _annotations_to_json(
+        request, AnnotationStore.read(request.dataset.folder, request.image_id)
+    )
 
 
-def _image(call: ApiRequest) -> str:
-    """Return the id of the image, after checking that it is in the data set."""
-    assert call.record
-    return str(call.parts["image"])
-
-
-def _annotations_to_json(call: ApiRequest, store: AnnotationStore) -> dict[str, Any]:
-    return _classes_to_json(read_classes(call.dataset.folder)) | {
+def _annotations_to_json(request: ApiRequest, store: AnnotationStore) -> Json:
+    return _classes_to_json(read_classes(request.dataset.folder)) | {
         "shapes": store.shapes,
-        "undo": len(store.done),
-        "redo": len(store.undone),
+        "undo": len(store.undo_stack),
+        "redo": len(store.redo_stack),
     }
 
 
-def change(call: ApiRequest, *, act: str) -> dict[str, Any] | DeferredWork:
-    """Edit the annotations of an image, and return them."""
-    _check_unlabelled(call)
+def edit_annotations(request: ApiRequest, *, act: str) -> Json | SlowResponse:
+    """Edit the annotations of an image, and return them; `act` is a key of `EDITS`."""
+    _check_unlabelled(request)
     check_choice("act", act, EDITS)
-    return EDITS[act](call)
+    return EDITS[act](request)
 
 
-def _check_unlabelled(call: ApiRequest) -> None:
-    """Raise ValueError for labelled images, as training ignores their annotations."""
-    if call.dataset.is_labelled:
+def _check_unlabelled(request: ApiRequest) -> None:
+    """Raise ValueError if the data set has labels, as training then ignores annotations."""
+    if request.dataset.is_labelled:
         raise ValueError(
             "these images have labels or masks, which are used for training. To annotate them, "
             "open them without labels"
         )
 
 
-def _draw(call: ApiRequest) -> DeferredWork:
-    stroke, label = BrushStroke.from_request(call.body), call.body.get("label")
+def _draw_shape(request: ApiRequest) -> SlowResponse:
+    stroke, label = BrushStroke.from_request(request.body), request.body.get("label")
 
-    def edit() -> dict[str, Any]:
-        size = call.context.tiles.open(call.record).size
-        return _annotations_to_json(call, draw(call.dataset, _image(call), size, stroke, label))
+    def edit() -> Json:
+        size = request.context.tiles.open(request.record).size
+        store = apply_stroke(request.dataset, request.image_id, size, stroke, label)
+        return _annotations_to_json(request, store)
 
-    return DeferredWork(IMAGES, edit, call.record.path)
+    return SlowResponse(IMAGES, edit, request.record.path)
 
 
-def _shape_edit(
-    work: Callable[..., AnnotationStore], *names: str
-) -> Callable[[ApiRequest], dict[str, Any]]:
-    def edit(call: ApiRequest) -> dict[str, Any]:
-        arguments = [call.body.get(name) for name in names]
-        return _annotations_to_json(call, work(call.dataset, _image(call), *arguments))
+def _make_edit(
+    edit_store: Callable[..., AnnotationStore], *fields: str
+) -> Callable[[ApiRequest], Json]:
+    def edit(request: ApiRequest) -> Json:
+        arguments = [request.body.get(name) for name in fields]
+        store = edit_store(request.dataset, request.image_id, *arguments)
+        return _annotations_to_json(request, store)
 
     return edit
 
 
-EDITS: dict[str, Callable[[ApiRequest], dict[str, Any] | DeferredWork]] = {
-    "draw": _draw,
-    "relabel": _shape_edit(relabel, "id", "label"),
-    "remove": _shape_edit(remove, "id"),
-    "undo": _shape_edit(undo),
-    "redo": _shape_edit(redo),
+EDITS: dict[str, Callable[[ApiRequest], Json | SlowResponse]] = {
+    "draw": _draw_shape,
+    "relabel": _make_edit(relabel_shape, "id", "label"),
+    "remove": _make_edit(remove_shape, "id"),
+    "undo": _make_edit(undo_change),
+    "redo": _make_edit(redo_change),
 }
 
 
-def classes(call: ApiRequest) -> dict[str, Any]:
-    """Create, change or remove a class, and return all classes."""
-    _check_unlabelled(call)
-    return _classes_to_json(change_classes(call.dataset, call.body))
+def edit_classes(request: ApiRequest) -> Json:
+    """Create, change or remove an annotation class, and return all classes."""
+    _check_unlabelled(request)
+    return _classes_to_json(change_classes(request.dataset, request.body))
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def upload(call: ApiRequest, *, name: str = "") -> DeferredWork:
-    """Import outlines from a file; the file itself is not stored."""
-    _check_unlabelled(call)
+def import_file(request: ApiRequest, *, name: str = "") -> SlowResponse:
+    """Import outlines from the GeoJSON body, a file called `name`; return the annotations."""
+    _check_unlabelled(request)
 
-    def load() -> dict[str, Any]:
-        source = call.context.tiles.open(call.record)
-        imported = _read_upload(call, name, source)
-        store = import_annotations(call.dataset, _image(call), source.size, imported)
-        return _annotations_to_json(call, store) | {"notes": imported.notes}
+    def load() -> Json:
+        source = request.context.tiles.open(request.record)
+        imported = _read_upload(request, name, source)
+        store = import_annotations(request.dataset, request.image_id, source.size, imported)
+        return _annotations_to_json(request, store) | {"notes": imported.notes}
 
-    return DeferredWork(IMAGES, load, call.record.path)
+    return SlowResponse(IMAGES, load, request.record.path)
 
 
-def _read_upload(call: ApiRequest, name: str, source: ImageSource) -> ImportedAnnotations:
+def _read_upload(request: ApiRequest, name: str, source: ImageSource) -> ImportedAnnotations:
     try:
-        return ImportedAnnotations.read(name, call.sent, source)
+        return ImportedAnnotations.read(name, request.raw_body, source)
     except ValueError as error:  # replace the path by the name shown on the page
-        raise ValueError(str(error).replace(str(source.path), call.record.path.name)) from error
+        raise ValueError(str(error).replace(str(source.path), request.record.path.name)) from error
 
 
-def download(call: ApiRequest) -> Response:
-    """Return the annotations as GeoJSON, with the file name that `--annotations` requires."""
-    folder = call.dataset.folder
-    data = geojson(AnnotationStore.read(folder, _image(call)).shapes, read_classes(folder))
-    name = f"{Path(call.record.path.name).stem}.geojson"
-    return download_as(name, "application/geo+json", data)
+def download_annotations(request: ApiRequest) -> Response:
+    """Return the annotations of an image as a GeoJSON file, named as `--annotations` requires."""
+    folder = request.dataset.folder
+    data = to_geojson(AnnotationStore.read(folder, request.image_id).shapes, read_classes(folder))
+    name = f"{Path(request.record.path.name).stem}.geojson"
+    return file_response(name, "application/geo+json", data)
 
 
 # --- quick predictions ----------------------------------------------------------------------------
 
 
-def quick(call: ApiRequest, *, box: list[float]) -> DeferredWork:
-    """Predict the visible part of an image from the current annotations."""
+def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
+    """Predict a box (left, top, right, bottom in level-0 pixels) from the annotations so far."""
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
 
-    def predict() -> dict[str, Any]:
+    def predict() -> Json:
         started = time.monotonic()
-        with_encoder = uses_encoder()
-        viewport = _viewport(call, (left, top, right, bottom), with_encoder, started + _MAX_SECONDS)
-        prediction = predict_viewport(viewport, call.context.numbers)
+        with_encoder = is_encoder_installed()
+        deadline = started + _MAX_SECONDS
+        viewport = _viewport(request, (left, top, right, bottom), with_encoder, deadline)
+        prediction = predict_viewport(viewport, request.context.patch_features)
         seconds = round(time.monotonic() - started, 3)
         return prediction | {"by_network": with_encoder, "seconds": seconds}
 
     # Not limited per image, as tiles of the image would have to wait.
-    return DeferredWork(LIVE, predict)
+    return SlowResponse(LIVE, predict)
 
 
-def _viewport(call: ApiRequest, box: Box, with_encoder: bool, deadline: float) -> Viewport:
-    dataset, image_id = call.dataset, _image(call)
-    interactive_image = _interactive_image(call, call.record, with_encoder)
-    others = [
-        other
-        for other in _ids_by_last_change(dataset.folder)
-        if other != image_id and other in dataset.listing.by_id
-    ]
+def _viewport(request: ApiRequest, box: Box, with_encoder: bool, deadline: float) -> Viewport:
+    dataset, image_id = request.dataset, request.image_id
+    interactive_image = _interactive_image(request, request.record, with_encoder)
+    ids = _ids_by_last_change(dataset.folder)
+    others = [each for each in ids if each != image_id and each in dataset.index.by_id]
     annotated = [
         AnnotatedImage(interactive_image, AnnotationStore.read(dataset.folder, image_id).shapes)
     ]
     for image in others[:_MAX_OTHERS]:
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
-            annotated.append(
-                AnnotatedImage(_interactive_image(call, dataset.image(image), with_encoder), shapes)
-            )
+            other = _interactive_image(request, dataset.image(image), with_encoder)
+            annotated.append(AnnotatedImage(other, shapes))
     return Viewport(interactive_image, box, annotated, read_classes(dataset.folder), deadline)
 
 
@@ -246,29 +242,30 @@ def _ids_by_last_change(folder: Path) -> list[str]:
 
 
 def _interactive_image(
-    call: ApiRequest, record: ImageRecord, with_encoder: bool
+    request: ApiRequest, record: ImageRecord, with_encoder: bool
 ) -> InteractiveImage:
-    size, image = call.dataset.size_of(record), file_key(record.path)
-    recipe = quick_recipe(size.mpp, with_encoder)
+    size, image = request.dataset.pixel_size(record), file_key(record.path)
+    recipe = make_quick_recipe(size.mpp, with_encoder)
 
     def open_cached() -> tuple[InteractiveImage, int]:
-        source = call.context.tiles.open(replace(record, mpp=size.user_mpp))
+        source = request.context.tiles.open(replace(record, mpp=size.user_mpp))
         return InteractiveImage(source, recipe, image), source.memory_bytes
 
-    return call.context.interactive_images.get((repr(image), size, with_encoder), open_cached)
+    return request.context.interactive_images.get((repr(image), size, with_encoder), open_cached)
 
 
 _DATA = "/api/data/{data}"
 _IMAGE = f"{_DATA}/images/{{image}}"
-_UPLOAD = endpoint(upload, max_bytes=_MAX_BYTES, is_json=False)
+_EDIT = endpoint(edit_annotations, max_bytes=_MAX_STROKE_BYTES)
+_UPLOAD = endpoint(import_file, max_bytes=_MAX_FILE_BYTES, is_json=False)
 ROUTES = [
-    Route(f"{_DATA}/drawn", endpoint(list_all)),
-    Route(f"{_DATA}/classes", endpoint(classes), methods=["POST"]),
-    Route(f"{_IMAGE}/drawn", endpoint(show_annotations)),
-    Route(f"{_IMAGE}/drawn", endpoint(change, max_bytes=_STROKE_BYTES), methods=["POST"]),
-    Route(f"{_IMAGE}/drawn.geojson", endpoint(download)),
+    Route(f"{_DATA}/drawn", endpoint(list_annotations)),
+    Route(f"{_DATA}/classes", endpoint(edit_classes), methods=["POST"]),
+    Route(f"{_IMAGE}/drawn", endpoint(get_annotations)),
+    Route(f"{_IMAGE}/drawn", _EDIT, methods=["POST"]),
+    Route(f"{_IMAGE}/drawn.geojson", endpoint(download_annotations)),
     Route(f"{_IMAGE}/drawn/file", _UPLOAD, methods=["POST"]),
-    Route(f"{_IMAGE}/quick", endpoint(quick), methods=["POST"]),
+    Route(f"{_IMAGE}/quick", endpoint(predict_box), methods=["POST"]),
 ]
 
 
@@ -281,32 +278,27 @@ _CACHE_BYTES = 14 * 8 + 300
 Item = TypeVar("Item")
 
 
-def images(call: ApiRequest) -> dict[str, Any]:
-    """Suggest predicted images to label next, and further images to predict next."""
-    labelled = _labelled(call)
+def suggest_images(request: ApiRequest) -> Json:
+    """Suggest images to label next, among predicted ones, and images to predict next."""
+    labelled = _labelled_images(request)
     unlabelled = {
-        image_id: r for image_id, r in call.dataset.listing.by_id.items() if r.path not in labelled
+        image_id: r for image_id, r in request.dataset.index.by_id.items() if r.path not in labelled
     }
     sampled = _evenly_spaced(list(unlabelled), _MAX_COMPARED)
     descriptor_of = {
         image_id: descriptor
         for image_id in sampled
-        if (descriptor := _cached_descriptor(call, unlabelled[image_id])) is not None
+        if (descriptor := _cached_descriptor(request, unlabelled[image_id])) is not None
     }
     ids, n_unread = list(descriptor_of), len(sampled) - len(descriptor_of)
-    counts: dict[str, Any] = {
-        "of": len(unlabelled),
-        "compared": len(ids),
-        "unread": n_unread,
-        "judged": 0,
-    }
+    counts: Json = {"of": len(unlabelled), "compared": len(ids), "unread": n_unread, "judged": 0}
     if not ids:
         return counts | {"next": [], "suggested": []}
     descriptors = np.stack(list(descriptor_of.values()))
-    known = _labelled_descriptors(call, list(labelled.values()), descriptors.shape[1])
-    margins = [_margin(call, unlabelled[image_id]) for image_id in ids]
-    predicted = [index for index, item in enumerate(margins) if item is not None]
-    unpredicted = [index for index, item in enumerate(margins) if item is None]
+    known = _labelled_descriptors(request, list(labelled.values()), descriptors.shape[1])
+    margins = [_stored_margin(request, unlabelled[image_id]) for image_id in ids]
+    predicted = [index for index, margin in enumerate(margins) if margin is not None]
+    unpredicted = [index for index, margin in enumerate(margins) if margin is None]
     to_predict = (
         suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_NEXT)
         if unpredicted
@@ -318,87 +310,86 @@ def images(call: ApiRequest) -> dict[str, Any]:
         known,
         _N_IMAGES,
     )
-    names = call.dataset.listing.names
+    names = request.dataset.index.names
     return counts | {
         "judged": len(predicted),
-        "next": [ids[unpredicted[item.position]] for item in to_predict],
+        "next": [ids[unpredicted[suggestion.candidate]] for suggestion in to_predict],
         "suggested": [
             {
-                "image": (image := ids[predicted[item.position]]),
+                "image": (image := ids[predicted[suggestion.candidate]]),
                 "name": names[image],
-                "doubt": item.uncertainty,
-                "novelty": item.novelty,
+                "doubt": suggestion.uncertainty,
+                "novelty": suggestion.novelty,
             }
-            for item in suggestions
+            for suggestion in suggestions
         ],
     }
 
 
-def _labelled(call: ApiRequest) -> dict[Any, ImageRecord]:
-    """Return training, test, corrected and annotated images as a dictionary by path."""
-    records, folder = call.dataset.listing.by_id, call.dataset.folder
-    annotated = [c["image"] for c in call.dataset.corrections()]
-    annotated += [
-        image for image in annotated_images(folder) if AnnotationStore.read(folder, image).shapes
-    ]
+def _labelled_images(request: ApiRequest) -> dict[Any, ImageRecord]:
+    """Return the training, test, corrected and annotated images of the data set, by path."""
+    records, folder = request.dataset.index.by_id, request.dataset.folder
+    annotated = [c["image"] for c in request.dataset.corrections()]
+    annotated += [i for i in annotated_images(folder) if AnnotationStore.read(folder, i).shapes]
     labelled = [records[image] for image in annotated if image in records]
-    if call.job.summary["kind"] != IMPORTED and call.job.summary["data"] == call.dataset.id:
-        learn, test = call.training_and_test_images()
+    job = request.job.summary
+    if job["kind"] != IMPORTED and job["data"] == request.dataset.id:
+        training, test = request.training_and_test_images()
         inside = {record.path for record in records.values()}  # crops are not images of the set
-        labelled += [r for r in (*learn.records, *test.records) if r.path in inside]
+        labelled += [r for r in (*training.records, *test.records) if r.path in inside]
     return {record.path: record for record in labelled}
 
 
 def _evenly_spaced(items: list[Item], n_max: int) -> list[Item]:
-    """Return at most `n_max` evenly spaced items."""
+    """Return at most `n_max` items, evenly spaced in the list."""
     if len(items) <= n_max:
         return items
     return [items[index] for index in np.linspace(0, len(items) - 1, n_max).astype(int)]
 
 
 def _labelled_descriptors(
-    call: ApiRequest, labelled: list[ImageRecord], n_features: int
+    request: ApiRequest, labelled: list[ImageRecord], n_features: int
 ) -> NDArray[np.float64]:
-    """Return the descriptors of at most `_MAX_COMPARED` labelled images: (n, n_features)."""
+    """Return the colour descriptors (n, n_features) of at most `_MAX_COMPARED` labelled images."""
     descriptors = [
-        _cached_descriptor(call, record) for record in _evenly_spaced(labelled, _MAX_COMPARED)
+        _cached_descriptor(request, record) for record in _evenly_spaced(labelled, _MAX_COMPARED)
     ]
     return np.array([each for each in descriptors if each is not None]).reshape(-1, n_features)
 
 
-def _cached_descriptor(call: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:
+def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.float64] | None:
     """Return the colour descriptor of an image; None if it cannot be read."""
-    context = call.context
+    context = request.context
 
     def compute() -> tuple[NDArray[np.float64], int]:
         with Image.open(context.tiles.thumbnail(record)) as thumbnail:
             return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _CACHE_BYTES
 
     try:
-        record = context.sources.check(record)
+        record = context.indexes.check(record)
         return context.suggestion_cache.get((repr(file_key(record.path)),), compute)
     except (ValueError, OSError, MemoryError):
         return None
 
 
-def _margin(call: ApiRequest, record: ImageRecord) -> float | None:
-    """Return the margin of an image's prediction; None without prediction or tissue."""
-    prediction = load_prediction(call.job.folder / "maps", record, call.dataset.about.mpp)
-    return None if prediction is None else normalized_margin(prediction)
+def _stored_margin(request: ApiRequest, record: ImageRecord) -> float | None:
+    """Return the margin of the stored prediction of an image; None if there is none."""
+    prediction = load_prediction(request.job.folder / "maps", record, request.dataset.settings.mpp)
+    return None if prediction is None else prediction_margin(prediction)
 
 
-def fields(call: ApiRequest) -> DeferredWork:
+def suggest_regions_of_image(request: ApiRequest) -> SlowResponse:
     """Suggest regions of an image to label next."""
-    dataset, image = call.dataset, str(call.parts["image"])
+    dataset, image = request.dataset, str(request.path_parameters["image"])
     labelled_boxes: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]
     ]
 
-    def compute_suggestions() -> dict[str, Any]:
-        source = call.context.tiles.open(call.record)
+    def compute_suggestions() -> Json:
+        source = request.context.tiles.open(request.record)
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         suggestions = suggest_regions(
-            displayed_map(call), source, list(labelled_boxes), _N_REGIONS, shapes
+            displayed_map(request), source, list(labelled_boxes), _N_REGIONS, shapes
         )
         return {
             "fields": [
@@ -407,10 +398,10 @@ def fields(call: ApiRequest) -> DeferredWork:
             ]
         }
 
-    return DeferredWork(EXPLANATIONS, compute_suggestions, call.record.path)
+    return SlowResponse(EXPLANATIONS, compute_suggestions, request.record.path)
 
 
 SUGGEST_ROUTES = [
-    Route("/api/jobs/{job}/suggest/{data}", endpoint(images, DOWNLOADS)),
-    Route("/api/jobs/{job}/look/{data}/{image}/fields", endpoint(fields)),
+    Route("/api/jobs/{job}/suggest/{data}", endpoint(suggest_images, DOWNLOADS)),
+    Route("/api/jobs/{job}/look/{data}/{image}/fields", endpoint(suggest_regions_of_image)),
 ]

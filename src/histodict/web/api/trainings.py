@@ -1,4 +1,4 @@
-"""Training page API: options, start, progress, cancellation and management of jobs."""
+"""Training page API: options of trainings; start, progress and management of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.routing import Route
 
-from ...datasets.survey import common_size, with_pixel_size
+from ...datasets.survey import common_pixel_size, with_pixel_size
 from ...methods.registry import METHODS, get_method
 from ...models import Plan
 from ...models.recipe import default_region_preset
@@ -27,33 +27,33 @@ from ..dataset_checks import (
     unreadable_images_message,
 )
 from ..datasets import Dataset, find_dataset, relabelled_manifest
-from ..jobs import ACTIVE, DONE, IMPORTED, MAP, RUNNING, Job, all_jobs, find_job, new_job
+from ..jobs import ACTIVE, DONE, IMPORTED, MAP, RUNNING, Job, find_job, load_jobs, new_job
 from ..request import ApiRequest, endpoint
-from ..schema import MapJob
+from ..schema import Json, MapJob
 from ..training import (
     PRESET_LABELS,
-    TrainingRequest,
-    plan_of_preset,
-    request_classes,
-    training_request,
+    TrainingSettings,
+    classes_from_request,
+    make_preset_plan,
+    make_training_request,
 )
 
 _START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same training
-_MAX_SETTING = 1e9  # larger values of any setting exceed the memory
+_MAX_SETTING_VALUE = 1e9  # larger values of any setting exceed the memory
 
 
-def choices(
-    call: ApiRequest, *, preset: str = "default", method: str = "dfdl", regions: str = ""
-) -> dict[str, Any]:
-    """Return the options of a training, and the settings of a preset for a method.
+def list_choices(
+    request: ApiRequest, *, preset: str = "default", method: str = "dfdl", regions: str = ""
+) -> Json:
+    """Return the possible options of a training, and the settings of a preset for a method.
 
     Parameters
     ----------
-    call : request
-    preset, method : names
+    request : request
+    preset, method : name of the preset and of the method
     regions : class whose regions are detected; empty to classify images
     """
-    plan = plan_of_preset(preset, method, regions=bool(regions))
+    plan = make_preset_plan(preset, method, regions=bool(regions))
     for_regions, reason = default_region_preset({}, [method])
     parameters = inspect.signature(get_method(method).load_class()).parameters
     method_parameters = {
@@ -74,8 +74,8 @@ def choices(
     }
 
 
-def start(
-    call: ApiRequest,
+def start_training(
+    request: ApiRequest,
     *,
     data: str,
     parent: str | None = None,
@@ -87,37 +87,47 @@ def start(
     seed: int = 0,
     test_folds: int = 4,
     test_patients: list[str] | None = None,
-) -> dict[str, Any]:
-    """Start the training of a data set; with a parent, its plan and test patients are reused."""
-    dataset = find_dataset(call.user, call.context.sources, data)
-    earlier = find_job(call.user, parent) if parent else None
+) -> Json:
+    """Start a training, unless an active one has the same request, and return its id.
+
+    Parameters
+    ----------
+    request : request
+    data : id of the data set
+    parent : id of a training whose plan and test patients are used, in place of other options
+    skip_bad : whether unreadable images are excluded
+    method, preset, settings : names of method and preset, and changed settings of the preset
+    regions, seed, test_folds, test_patients : see `TrainingSettings`
+    """
+    dataset = find_dataset(request.user, request.context.indexes, data)
+    earlier = find_job(request.user, parent) if parent else None
     if earlier and earlier.request["data"] != dataset.id:
         raise ValueError(
             f"the model was trained on other images ({earlier.name}). Train on "
             f"{dataset.source.name} separately, on the training page"
         )
     if earlier:
-        training = TrainingRequest.from_request(earlier.request)
+        training = TrainingSettings.from_request(earlier.request)
         skip_bad = skip_bad or excludes_unreadable_images(earlier)
     else:
         plan = _chosen_plan(preset, method, bool(regions), settings or {})
-        training = TrainingRequest(plan, regions or None, seed, test_folds, test_patients)
-    request = training_request(dataset, training) | {"parent": parent}
-    _check_images(call, dataset, training, skip_bad)
+        training = TrainingSettings(plan, regions or None, seed, test_folds, test_patients)
+    job_request = make_training_request(dataset, training) | {"parent": parent}
+    _check_images(request, dataset, training, skip_bad)
     with _START_LOCK:
-        job = _active_job(call, request)
+        job = _active_job(request, job_request)
         if job is None:
-            job = new_job(call.user, request)
+            job = new_job(request.user, job_request)
             if skip_bad:
                 exclude_unreadable_images(job)
-            call.context.queue.add(job)
+            request.context.queue.add(job)
     return {"id": job.id}
 
 
-def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
+def _active_job(request: ApiRequest, job_request: Json) -> Job | None:
     """Return the active job with the same request; None if there is none."""
-    wanted = json.loads(json.dumps(request, default=os.fspath))
-    for job in all_jobs(call.user):
+    wanted = json.loads(json.dumps(job_request, default=os.fspath))
+    for job in load_jobs(request.user):
         may_match = job.state()["state"] in ACTIVE and job.summary["data"] == wanted["data"]
         if may_match and {k: v for k, v in job.request.items() if k != "made"} == wanted:
             return job
@@ -125,58 +135,60 @@ def _active_job(call: ApiRequest, request: dict[str, Any]) -> Job | None:
 
 
 def _check_images(
-    call: ApiRequest, dataset: Dataset, training: TrainingRequest, skip_bad: bool
+    request: ApiRequest, dataset: Dataset, training: TrainingSettings, skip_bad: bool
 ) -> None:
-    """Raise ValueError for images with problems found on the data page.
+    """Raise ValueError if the check on the data page has found errors or unreadable images.
 
-    Images that were not yet checked are checked by the worker.
+    If it is not complete, the worker checks the images.
     """
     if not dataset.is_labelled:
         return  # most images have no annotations
-    manifest, mpp = relabelled_manifest(dataset), dataset.about.mpp
-    report = call.context.checks.done(manifest, mpp)
+    manifest, mpp = relabelled_manifest(dataset), dataset.settings.mpp
+    report = request.context.checks.complete_report(manifest, mpp)
     if report is None:
         return
-    bad = {entry["name"] for entry in report.bad(manifest)}
+    bad = {entry["name"] for entry in report.unreadable_images(manifest)}
     if bad and not skip_bad:
         raise ValueError(unreadable_images_message(len(bad), len(manifest.records)))
-    if report.refused:
-        raise ValueError(report.refused[0])
+    if report.errors:
+        raise ValueError(report.errors[0])
     readable = [i for i, record in enumerate(manifest.records) if manifest.name(record) not in bad]
-    common_size(with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp)
+    common_pixel_size(
+        with_pixel_size(manifest.select(readable), mpp).records, training.plan.recipe.mpp
+    )
 
 
-def _chosen_plan(preset: str | None, method: str, regions: bool, settings: dict[str, Any]) -> Plan:
+def _chosen_plan(preset: str | None, method: str, regions: bool, settings: Json) -> Plan:
     default = default_region_preset({}, [method])[0] if regions else "default"
     as_text = {name: str(value) for name, value in settings.items()}
     for name, text in as_text.items():
         _check_setting(name, text)
-    return plan_of_preset(preset or default, method, regions=regions).parse_settings(as_text)
+    return make_preset_plan(preset or default, method, regions=regions).parse_settings(as_text)
 
 
 def _check_setting(name: str, text: str) -> None:
     try:
-        is_too_large = abs(float(text)) > _MAX_SETTING
+        is_too_large = abs(float(text)) > _MAX_SETTING_VALUE
     except ValueError:
         return  # not a number
     if is_too_large:
         raise ValueError(f"{name}={text[:40]}: the value is too large")
 
 
-def watch(call: ApiRequest) -> dict[str, Any]:
-    """Return state and progress of a job."""
-    job = call.job
-    return summary(call, job) | {
-        "progress": _progress(job),
-        "classes": request_classes(job.request),
-        "words": _text(job),
+def get_job(request: ApiRequest) -> Json:
+    """Return the summary of a job with its progress, classes and unreadable images."""
+    job = request.job
+    return summarize_job(request, job) | {
+        "progress": _progress_to_json(job),
+        "classes": classes_from_request(job.request),
+        "words": _describe_training(job),
         "bad": read_unreadable_images(job),
         "goes_on": excludes_unreadable_images(job),
     }
 
 
-def _text(job: Job) -> str:
-    """Return a one-line description of a training."""
+def _describe_training(job: Job) -> str:
+    """Return a line that describes a training; empty for other jobs."""
     request = job.request
     if request["kind"] != "train":
         return ""
@@ -193,18 +205,18 @@ def _text(job: Job) -> str:
     )
 
 
-def jobs(call: ApiRequest) -> dict[str, Any]:
+def list_jobs(request: ApiRequest) -> Json:
     """Return trainings, imported models, and unfinished maps of large images."""
-    user_jobs = all_jobs(call.user)
+    user_jobs = load_jobs(request.user)
     maps = (job for job in user_jobs if job.summary["kind"] == MAP and job.state()["state"] != DONE)
     return {
-        "jobs": [summary(call, job) for job in user_jobs if job.is_training],
-        "opened": [summary(call, job) for job in user_jobs if job.summary["kind"] == IMPORTED],
-        "maps": [_map_job(job) for job in maps],
+        "jobs": [summarize_job(request, job) for job in user_jobs if job.is_training],
+        "opened": [summarize_job(request, j) for j in user_jobs if j.summary["kind"] == IMPORTED],
+        "maps": [_map_job_to_json(job) for job in maps],
     }
 
 
-def _map_job(job: Job) -> MapJob:
+def _map_job_to_json(job: Job) -> MapJob:
     state = job.state()
     return {
         "id": job.id,
@@ -219,7 +231,7 @@ def _map_job(job: Job) -> MapJob:
 
 
 def fraction_done(job: Job) -> float:
-    """Return the completed fraction of the map of a large image."""
+    """Return the completed fraction of a job that computes a map, from 0 to 1."""
     steps = job.progress()
     if not steps:
         return 0.0
@@ -227,8 +239,8 @@ def fraction_done(job: Job) -> float:
     return Progress(last["stage"], last["done"], last["total"], work=last["work"]).fraction
 
 
-def summary(call: ApiRequest, job: Job) -> dict[str, Any]:
-    """Return the summary of a job."""
+def summarize_job(request: ApiRequest, job: Job) -> Json:
+    """Return the state and main properties of a job, for lists of jobs."""
     fields = ("data", "parent", "made", "regions", "method", "n_corrections")
     state = job.state()
     return {name: job.summary[name] for name in fields} | {
@@ -236,13 +248,13 @@ def summary(call: ApiRequest, job: Job) -> dict[str, Any]:
         "name": job.name,
         "state": state["state"],
         "error": state["error"],
-        "ahead": call.context.queue.n_ahead(job),
+        "ahead": request.context.queue.count_ahead(job),
         "has_model": job.model_file.is_file(),
     }
 
 
-def _progress(job: Job) -> dict[str, Any]:
-    """Return the progress per stage, the objective per class and step, and the time left."""
+def _progress_to_json(job: Job) -> Json:
+    """Return (done, total) of each stage, the objectives of all steps, and the seconds left."""
     steps = job.progress()
     stages = {step["stage"]: (step["done"], step["total"]) for step in steps}
     return {
@@ -255,7 +267,7 @@ def _progress(job: Job) -> dict[str, Any]:
 
 
 def seconds_left(job: Job) -> float | None:
-    """Return the remaining time of a running job; None if unknown.
+    """Return the remaining seconds of a running job; None if unknown or not running.
 
     The time is the latest estimate of the worker minus the time since the estimate.
     """
@@ -267,57 +279,59 @@ def seconds_left(job: Job) -> float | None:
     return max(0.0, float(last["seconds"] + last["seconds_left"] - elapsed))
 
 
-def cancel(call: ApiRequest) -> dict[str, Any]:
+def cancel_job(request: ApiRequest) -> Json:
     """Cancel a job and return its summary."""
-    job = _job_with_worker(call)
-    call.context.queue.cancel(job)
-    return summary(call, job)
+    job = _job_with_worker(request)
+    request.context.queue.cancel(job)
+    return summarize_job(request, job)
 
 
-def _job_with_worker(call: ApiRequest) -> Job:
-    """Return the job of the request; raise ValueError for an imported model."""
-    if call.job.summary["kind"] == IMPORTED:
+def _job_with_worker(request: ApiRequest) -> Job:
+    """Return the job of the request; raise ValueError if it is an imported model."""
+    if request.job.summary["kind"] == IMPORTED:
         raise ValueError("a model from a file cannot be resumed here")
-    return call.job
+    return request.job
 
 
-def resume(call: ApiRequest, *, skip_bad: bool = False) -> dict[str, Any]:
+def resume_job(request: ApiRequest, *, skip_bad: bool = False) -> Json:
     """Resume a failed or cancelled job and return its summary.
 
     If `skip_bad`, unreadable images are excluded.
     """
-    job = _job_with_worker(call)
+    job = _job_with_worker(request)
     if skip_bad:
         exclude_unreadable_images(job)
-    call.context.queue.resume(job)
-    return summary(call, job)
+    request.context.queue.resume(job)
+    return summarize_job(request, job)
 
 
-def rename(call: ApiRequest, *, name: str) -> dict[str, Any]:
+def rename_job(request: ApiRequest, *, name: str) -> Json:
     """Rename a job and return its summary."""
-    call.job.rename(name)
-    return summary(call, call.job)
+    request.job.rename(name)
+    return summarize_job(request, request.job)
 
 
-def delete(call: ApiRequest) -> dict[str, Any]:
-    """Delete a training with its results and the maps that wait for its model."""
-    job = call.job
+def delete_job(request: ApiRequest) -> Json:
+    """Delete a training with its results and the jobs that use its model; return all jobs."""
+    job = request.job
     if job.state()["state"] in ACTIVE:
         raise ValueError("the training is running: cancel it first")
-    maps = (other for other in all_jobs(call.user) if other.summary["model"] == str(job.model_file))
+    maps = (
+        other for other in load_jobs(request.user) if other.summary["model"] == str(job.model_file)
+    )
     for other in [*maps, job]:
-        call.context.queue.drop(other)
+        request.context.queue.remove(other)
         other.delete()
-    return jobs(call)
+    return list_jobs(request)
 
 
 ROUTES = [
-    Route("/api/choices", endpoint(choices)),
-    Route("/api/jobs", endpoint(jobs)),
-    Route("/api/jobs", endpoint(start), methods=["POST"]),
-    Route("/api/jobs/{job}", endpoint(watch)),
-    Route("/api/jobs/{job}/cancel", endpoint(cancel), methods=["POST"]),
-    Route("/api/jobs/{job}/resume", endpoint(resume), methods=["POST"]),
-    Route("/api/jobs/{job}/rename", endpoint(rename), methods=["POST"]),
-    Route("/api/jobs/{job}/delete", endpoint(delete), methods=["POST"]),
+    Route("/api/choices", endpoint(list_choices)),
+    Route("/api/jobs", endpoint(list_jobs)),
+    Route("/api/jobs", endpoint(start_training), methods=["POST"]),
+    Route("/api/jobs/{job}", endpoint(get_job)),
+    Route("/api/jobs/{job}/cancel", endpoint(cancel_job), methods=["POST"]),
+    Route("/api/jobs/{job}/resume", endpoint(resume_job), methods=["POST"]),
+    Route("/api/jobs/{job}/rename", endpoint(rename_job), methods=["POST"]),
+    Route("/api/jobs/{job}/delete", endpoint(delete_job), methods=["POST"]),
 ]
