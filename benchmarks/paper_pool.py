@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from histodict.evaluation import trained_model
+from histodict.evaluation import load_or_train_model
 from histodict.evaluation.runs import EvaluationTask
 from histodict.model_selection.protocols import learning_curve_splits
 from histodict.models import Plan
 from histodict.models.cross_validation import RunCache, TrainTestRun, UnfittedModel
 from histodict.models.image_pipeline import WholeImagePipeline
-from histodict.paper import Choice, Setting
+from histodict.paper import ExperimentOptions, Setting
 from histodict.paper.accuracy import training_sizes
 from histodict.paper.image_sets import load_datasets
 from histodict.paper.setting import DICTIONARY_METHODS
@@ -59,19 +59,24 @@ class ReproduceOptions:
         """Return the setting that `reproduce` uses."""
         (dataset,) = load_datasets(self.data)
         folder = self.output / dataset.name
-        choice = Choice(self.methods, settings=dict(self.settings), per_class=self.per_class)
+        choice = ExperimentOptions(
+            self.methods, settings=dict(self.settings), per_class=self.per_class
+        )
         return Setting(
-            dataset, folder, choice=choice, work=ExecutionOptions(n_jobs=1, cache=folder / "cache")
+            dataset,
+            folder,
+            options=choice,
+            execution=ExecutionOptions(n_jobs=1, cache=folder / "cache"),
         )
 
 
 def create_tasks(setting: Setting, what: str) -> list[EvaluationTask]:
     """Return the trainings of an experiment; `confusion` and `roc` use those of `accuracy`."""
     if what == "accuracy":
-        return setting.tasks(setting.compared(), setting.splits)
+        return setting.tasks(setting.compared_plans(), setting.splits)
     if what == "training-images":
         sizes = training_sizes(setting.images, 1, setting.sizes.n_image_sizes)
-        return setting.tasks(setting.compared(), learning_curve_splits(setting.images, sizes))
+        return setting.tasks(setting.compared_plans(), learning_curve_splits(setting.images, sizes))
     steps = setting.sizes.patches if what == "training-patches" else setting.sizes.bases
     plans = {
         f"{method} {size}": setting.plan(method, **{SWEEPS[what]: size})
@@ -107,7 +112,7 @@ class Training:
             for task in create_tasks(setting, self.what)
             if (task.method, task.split.name) == (self.method, self.split)
         )
-        train_test = task.run(setting.images, setting.work)
+        train_test = task.create_run(setting.images, setting.execution)
         if self.what == "accuracy" and self.method in DICTIONARY_METHODS:
             learner = _StoringModel(train_test.model, task, setting)
             train_test = TrainTestRun(
@@ -135,7 +140,7 @@ class _StoringModel:
 
     def fit(self, images: Any, **options: Any) -> Any:
         folder = self.setting.folder / "models"
-        return trained_model(self.task, self.setting.images, folder, self.setting.work)
+        return load_or_train_model(self.task, self.setting.images, folder, self.setting.execution)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.integrate import trapezoid
 
 from histodict.paper.complexity import NAME as COMPLEXITY
-from histodict.paper.setting import PAPER_NAMES, accuracies
+from histodict.paper.setting import PAPER_NAMES, published_accuracies
 
 Rows = list[dict[str, str]]
 OURS, DFDL = "histodict", "DFDL"
@@ -116,7 +116,7 @@ def percent(row: dict[str, str]) -> float:
 def accuracy_block(tables: ReproduceTables) -> str:
     measured = tables.measured("accuracy")
     published: dict[str, dict[str, float]] = {}
-    for row in accuracies():
+    for row in published_accuracies():
         published.setdefault(row["data"], {})[row["method"]] = row["accuracy"]
     cells = {name: by_method(rows, _with_interval) for name, rows in measured.items()}
     methods = in_order({m for own in (*published.values(), *cells.values()) for m in own})

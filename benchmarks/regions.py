@@ -57,8 +57,8 @@ def main() -> None:
     names = [f"{preset}:dfdl" for preset in options.preset or ("embeddings", "regions")]
     settings = dict(pair.split("=", 1) for pair in options.set)
     plans = choose_plans(names, "regions", settings, REGION)
-    work = ExecutionOptions(n_jobs=options.jobs)
-    done = evaluate(manifest, plans, splits, options.output, work=work, region=REGION)
+    execution = ExecutionOptions(n_jobs=options.jobs)
+    done = evaluate(manifest, plans, splits, options.output, execution=execution, region=REGION)
     for row in done.values:
         text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
         print(f"{row['method']:20} {row['metric']:12} {text}", flush=True)

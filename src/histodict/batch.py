@@ -39,10 +39,10 @@ from .decision.threshold import TRAINED_NOTE, count_trained_on, count_tuned_on
 from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
+    score_before_tuning,
     score_outlined,
     score_patches,
-    score_rows,
-    tuned_scores,
+    score_predictions,
 )
 from .export.anndata import (
     ImageMetadata,
@@ -315,8 +315,9 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
             pool.submit(save_overlay, folder / overlay, patch_map, prediction.summary(), rings),
             pool.submit(patch_map.save, folder / npz),
         ]
+        qupath = task.qupath
         features = geojson_features(
-            prediction, of_regions=model.finds_regions, of_patches=task.qupath.of_patches
+            prediction, outline_regions=model.finds_regions, outline_patches=qupath.outline_patches
         )
         save_geojson(folder / geojson, features)
         for job in jobs:
@@ -526,11 +527,11 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     write_table(folder / model.table_name, rows, model.columns)
     if model.finds_regions:
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
-    scores = score_rows(model.class_names_, rows)
+    scores = score_predictions(model.class_names_, rows)
     labelled = [row for row in rows if row.get("truth") in model.class_names_]
     n_tuned = count_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
-        scores["tuned"] = tuned_scores(model, labelled, n_tuned)
+        scores["tuned"] = score_before_tuning(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:

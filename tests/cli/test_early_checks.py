@@ -209,7 +209,7 @@ def test_hint_to_resume_is_shown_only_if_the_command_resumes(tissue, model, tmp_
     predicted = output_when_interrupted(capsys, "predict", model, tissue, "-o", tmp_path / "out")
     assert "run the same command; it reuses finished images" in predicted
     console.reset_state()
-    assert "goes on" not in console._with_memory_hint()
+    assert "goes on" not in console._memory_hint()
 
 
 @pytest.mark.parametrize("folds", [0, 2])

@@ -103,7 +103,7 @@ def test_shared_options_have_the_same_help_text():
         "seed",
         "demo",
         "encoder",
-        "setting",
+        "setting_overrides",
     }
     output = {}
     for command in COMMANDS:

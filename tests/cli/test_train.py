@@ -268,7 +268,7 @@ def test_evaluation_ignores_the_splits(in_splits):
     settings = {"patch_px": "8", "patches_per_class": "100"}
     plan = Plan.named("fast", "nearest-mean").parse_settings(settings)
     for split in k_folds(manifest, 2):
-        train_test = EvaluationTask("nearest-mean", plan, split, 0).run(
+        train_test = EvaluationTask("nearest-mean", plan, split, 0).create_run(
             manifest, ExecutionOptions()
         )
         with warnings.catch_warnings():

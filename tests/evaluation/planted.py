@@ -68,11 +68,11 @@ def evaluate_planted(
                 task = EvaluationTask(method, plans[method], split, seed)
                 tested = manifest.select(split.test).records
                 content = _content([predict(record, seed, split.name) for record in tested])
-                key = task.run(manifest, ExecutionOptions()).key
+                key = task.create_run(manifest, ExecutionOptions()).key
                 write_checked_json(folder / "runs" / f"{key}.json", content)
-    with patch.object(measures, "N_DRAWS", 100):  # sufficient to compare results
+    with patch.object(measures, "N_REPLICATES", 100):  # sufficient to compare results
         return evaluation.evaluate(
-            manifest, plans, splits, folder, seeds=seeds, work=ExecutionOptions(n_jobs=1)
+            manifest, plans, splits, folder, seeds=seeds, execution=ExecutionOptions(n_jobs=1)
         )
 
 

@@ -58,7 +58,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def few_draws():
     """The intervals themselves are tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measures, "N_DRAWS", 100)
+        patch.setattr(measures, "N_REPLICATES", 100)
         yield
 
 
@@ -309,7 +309,7 @@ def test_failing_method_is_excluded(images, tmp_path):
     planted = evaluate_planted(images, splits, tmp_path, {"lbp-colour": wrong_for("p0_1")})
     # No patch fits into the images.
     plans = {"dfdl": Plan(Recipe(patch_px=400)), "lbp-colour": PLANS["lbp-colour"]}
-    done = evaluate(images, plans, splits, tmp_path, work=ExecutionOptions(n_jobs=1))
+    done = evaluate(images, plans, splits, tmp_path, execution=ExecutionOptions(n_jobs=1))
     assert done.methods == ["lbp-colour"]
     assert [(f.task.method, f.task.split.name) for f in done.failures] == [
         ("dfdl", split.name) for split in splits
@@ -337,7 +337,9 @@ def test_broken_encoder_fails_its_own_method_only(images, tmp_path, monkeypatch)
 
     monkeypatch.setitem(ENCODERS, "broken", broken)
     plans = {"cells": Plan(Recipe(features="broken")), "lbp-colour": PLANS["lbp-colour"]}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
+    done = evaluate(
+        images, plans, k_folds(images, 2), tmp_path, execution=ExecutionOptions(n_jobs=1)
+    )
     assert done.methods == ["lbp-colour"]
     assert {f.task.method for f in done.failures} == {"cells"}
     assert all("no such package" in f.error for f in done.failures)
@@ -357,7 +359,9 @@ def test_damaged_example_model_is_trained_again(tissue, folder, tmp_path):
 
 def test_all_methods_failed(images, tmp_path):
     plans = {"dfdl": Plan(Recipe(patch_px=400))}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
+    done = evaluate(
+        images, plans, k_folds(images, 2), tmp_path, execution=ExecutionOptions(n_jobs=1)
+    )
     assert done.methods == []
     for name in ("predictions", "results", "comparisons", "timing"):
         assert read_csv(tmp_path / f"{name}.csv") == []

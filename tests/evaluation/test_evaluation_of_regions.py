@@ -20,7 +20,7 @@ from histodict.cli.image_options import parse_pairs
 from histodict.cli.train import ModelSettingsOptions
 from histodict.datasets.manifest import read_manifest
 from histodict.evaluation import choose_plans, measures
-from histodict.evaluation.measures import PatchEvaluation, patch_counts, split_inside_outside
+from histodict.evaluation.measures import PatchEvaluation, count_patches, split_inside_outside
 from histodict.evaluation.runs import EvaluationTask
 from histodict.metrics.intervals import UndefinedMetricError, bootstrap_interval
 from histodict.model_selection.protocols import Repeat
@@ -38,7 +38,7 @@ SETTINGS = ("n_atoms=12", "n_iter=1", "patches_per_class=150", "patch_px=12")
 @pytest.fixture(scope="module", autouse=True)
 def few_draws():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measures, "N_DRAWS", 100)
+        patch.setattr(measures, "N_REPLICATES", 100)
         yield
 
 
@@ -115,7 +115,7 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
     for split in load_splits(folder / "splits.json", manifest):
         key = (
             EvaluationTask("odl", plan, split, 0, "inflammation")
-            .run(manifest, ExecutionOptions())
+            .create_run(manifest, ExecutionOptions())
             .key
         )
         for place, image in enumerate(split.test):
@@ -239,7 +239,7 @@ def test_methods_of_colour_channels_use_pixels(monkeypatch, capsys):
     monkeypatch.setattr(presets, "missing_dependency", lambda encoder: None)
     made = [
         RegionDetector(method="shirc", region="tumour").recipe,
-        ModelSettingsOptions(method="shirc").model(None, None, "tumour").recipe,
+        ModelSettingsOptions(method="shirc").build_model(None, None, "tumour").recipe,
         *(plan.recipe for plan in MethodsOptions(methods="odl, shirc").plans("tumour").values()),
     ]
     assert {recipe.features for recipe in made} == {"centred"}
@@ -260,7 +260,7 @@ def test_replicates_have_patches_of_both_classes():
     """Two of twenty patients have a region: many replicates have none and are redrawn."""
     images = [image([1, -1], [True, False]) if i < 2 else image([-1], [False]) for i in range(20)]
     patients = np.array([f"p{i:02}" for i in range(20)])
-    repeat = split_inside_outside(Repeat(patients, patients, patch_counts(images)))
+    repeat = split_inside_outside(Repeat(patients, patients, count_patches(images)))
     assert len(repeat.labels) == 22
     found = bootstrap_interval(
         lambda labels, counts: float(counts[:, :2].sum() > 0), [repeat], n_replicates=200

@@ -186,7 +186,7 @@ def test_exported_regions_are_imported_as_the_same_patches(planted, tmp_path):
     assert finder.class_names_ == ["not Inflamed", "Inflamed"]
     prediction = finder.predict(images.records[6].path, mpp=0.5)
     assert prediction.regions
-    save_geojson(tmp_path / "found.geojson", geojson_features(prediction, of_regions=True))
+    save_geojson(tmp_path / "found.geojson", geojson_features(prediction, outline_regions=True))
     own = ImageRecord(
         prediction.path, "", "p", annotations=AnnotationFile(tmp_path / "found.geojson")
     )

@@ -120,7 +120,7 @@ def test_sampled_patches_are_the_same(manifest):
 
 
 def test_tables_of_an_evaluation_are_the_same(tissue, manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(measures, "N_DRAWS", 100)
+    monkeypatch.setattr(measures, "N_REPLICATES", 100)
     arguments = ["evaluate", "--folds", "2", "--repeats", "2", "--methods", "dfdl,lbp-colour"]
     for setting in ("n_atoms=8", "n_iter=2", "patches_per_class=120", "patch_px=10"):
         arguments += ["--set", setting]

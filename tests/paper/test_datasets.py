@@ -44,7 +44,7 @@ def test_tcga_barcodes_give_patient_site_and_slide(tmp_path):
         "masks/TCGA-06-0137-01A-01-BS1_roi3.png",
     )
     task = only(lay_out(tmp_path / "gbm", *names))
-    assert task.diseased == task.region == "MVP" and task.name == "gbm"
+    assert task.diseased_class == task.region == "MVP" and task.name == "gbm"
     first, second, third, fourth = task.images.records
     assert first.patient == second.patient == "TCGA-06-0137" and first.site == "06"
     assert (first.slide, second.slide) == ("TCGA-06-0137-01A-01-BS1", "TCGA-06-0137-01A-02-TS2")
@@ -127,8 +127,10 @@ def test_lc25000_warns_of_its_copies(tmp_path):
         f"{top}/colon_image_sets/colon_aca/colonca1.jpeg",
     )
     lung, colon = load_datasets(lay_out(tmp_path, *names))
-    assert len(lung.classes) == 3 and lung.diseased is None
-    assert colon.classes == ["normal", "adenocarcinoma"] and colon.diseased == "adenocarcinoma"
+    assert len(lung.classes) == 3 and lung.diseased_class is None
+    assert (
+        colon.classes == ["normal", "adenocarcinoma"] and colon.diseased_class == "adenocarcinoma"
+    )
     assert "copies" in lung.warnings[0]
 
 
@@ -156,7 +158,7 @@ def test_camelyon_tiles_are_matched_with_their_masks(tmp_path):
     stems = ("patient_004_node_4_x1", "tumor_012_77", "10670", "10679", "10680")
     names = [f"{side}/{stem}.png" for stem in stems for side in ("images", "masks")]
     task = only(lay_out(tmp_path, *names))
-    assert task.images is None and task.region == "tumour" and task.diseased is None
+    assert task.images is None and task.region == "tumour" and task.diseased_class is None
     assert {r.path.stem: r.patient for r in task.regions.records} == {
         "patient_004_node_4_x1": "patient_004",
         "tumor_012_77": "tumor_012",
@@ -202,7 +204,7 @@ class FakeFile(dict):
 def test_pcam_is_unpacked_once(pcam, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", SimpleNamespace(File=FakeFile))
     task = only(pcam)
-    assert task.classes == ["normal", "tumour"] and task.diseased == "tumour"
+    assert task.classes == ["normal", "tumour"] and task.diseased_class == "tumour"
     records = {record.path.relative_to(pcam).as_posix(): record for record in task.images.records}
     assert len(records) == 8
     third = records["pcam-images/train/000002.png"]
@@ -266,7 +268,7 @@ def test_manifest_with_patients_has_precedence_over_the_layout(tmp_path):
 )
 def test_folders_of_any_name(tmp_path, classes, diseased):
     task = only(lay_out(tmp_path / "any", *(f"{name}/1.png" for name in classes)))
-    assert task.diseased == diseased and task.classes[-1] == diseased
+    assert task.diseased_class == diseased and task.classes[-1] == diseased
 
 
 def test_names_are_resolved_in_the_data_folder(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from histodict.paper import (
     EXPERIMENT_NAMES,
     EXPERIMENTS,
     FULL,
-    Choice,
+    ExperimentOptions,
     ExperimentSizes,
     Setting,
     complexity,
@@ -35,11 +35,19 @@ from histodict.paper.complexity import (
     OPERATIONS,
     PAPER_PROBLEM,
     count_operations,
-    scientific,
+    format_scientific,
     synthetic_samples,
 )
 from histodict.paper.image_sets import Dataset
-from histodict.paper.setting import COMPARED_METHODS, NotPossibleError, Problem, limit_images
+from histodict.paper.setting import (
+    COMPARED_METHODS,
+    NotPossibleError,
+    Problem,
+    limit_images,
+    published_accuracies,
+    published_confusion,
+    published_operating_points,
+)
 from histodict.utils.parallel import ExecutionOptions
 from histodict.utils.text_io import read_checked_json
 
@@ -52,7 +60,7 @@ TINY = ExperimentSizes(
     bases=(4, 8),
     n_image_sizes=2,
     synthetic=(12, 1, (112, 96)),
-    timed=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
+    timed_problem=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
 )
 # Dictionaries per class, one dictionary, and a whole-image method.
 METHODS = ("dfdl", "lcksvd", "nayak", "src-image")
@@ -64,7 +72,7 @@ NAMED = tuple(published.PAPER_NAMES.values())
 
 
 def test_inconsistent_rows_are_stored_as_printed_and_flagged():
-    rows = published.confusion()
+    rows = published_confusion()
     assert len(rows) == 2 * 66
     odd = Counter()
     for row in rows:
@@ -81,7 +89,7 @@ def test_inconsistent_rows_are_stored_as_printed_and_flagged():
 
 def test_every_matrix_is_complete():
     for data, classes in published.CLASSES.items():
-        rows = [row for row in published.confusion() if row["data"] == data]
+        rows = [row for row in published_confusion() if row["data"] == data]
         counts = Counter((row["method"], row["truth"], row["predicted"]) for row in rows)
         methods = {row["method"] for row in rows}
         assert counts == {
@@ -92,7 +100,7 @@ def test_every_matrix_is_complete():
 
 
 def test_accuracies_agree_with_the_text():
-    rows = {(row["data"], row["method"]): row for row in published.accuracies()}
+    rows = {(row["data"], row["method"]): row for row in published_accuracies()}
     percent = {where: row["accuracy"] for where, row in rows.items()}
     assert percent["TCGA", "DFDL"] == round(100 * (107 + 35) / 150, 2)
     # "less than 0.67 %, one more misclassified image"
@@ -108,7 +116,7 @@ def test_accuracies_agree_with_the_text():
 def test_operating_points_are_error_rates():
     points = {
         (row["data"], row["method"]): (row["false_alarm"], row["miss"])
-        for row in published.operating_points()
+        for row in published_operating_points()
     }
     assert points["IBL", "DFDL"] == pytest.approx((0.04, 0.005))
     assert points["TCGA", "WND-CHARM"] == pytest.approx((0.2332, 0.2162))
@@ -124,7 +132,7 @@ def test_operation_counts_are_those_of_the_paper():
     for row in rows:
         count = count_operations(ours[row["method"]], PAPER_PROBLEM, int(row["q"]))
         assert count == float(row["operations"])
-        assert scientific(count) == row["operations"]
+        assert format_scientific(count) == row["operations"]
 
 
 def test_operation_counts_follow_from_the_steps_in_the_appendix():
@@ -145,17 +153,17 @@ def test_operation_counts_follow_from_the_steps_in_the_appendix():
 def test_recorded_times_are_shown_only_for_their_own_size():
     rows = published.read_table("recorded_times")
     assert {row["method"] for row in rows} <= set(OPERATIONS)
-    shown = complexity.run(TINY.timed, ExecutionOptions(1)).rows
+    shown = complexity.run(TINY.timed_problem, ExecutionOptions(1)).rows
     assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
     other = complexity.run(
-        TINY.timed, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
+        TINY.timed_problem, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
     )
     assert {row["recorded seconds"] for row in other.rows} == {None}
     assert other.draw() is not None
 
 
 def test_numbers_are_formatted_as_in_the_paper():
-    assert [scientific(x) for x in (6.6e10, 1.06e11, 1.692e11, 1e3)] == [
+    assert [format_scientific(x) for x in (6.6e10, 1.06e11, 1.692e11, 1e3)] == [
         "6.6e10",
         "1.06e11",
         "1.692e11",
@@ -164,7 +172,7 @@ def test_numbers_are_formatted_as_in_the_paper():
 
 
 def test_timing_samples_are_unit_vectors_of_all_classes():
-    X, y = synthetic_samples(TINY.timed, 0)
+    X, y = synthetic_samples(TINY.timed_problem, 0)
     assert X.shape == (80, 30) and X.dtype == np.float32
     assert np.allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
     assert np.bincount(y).tolist() == [40, 40]
@@ -229,23 +237,25 @@ def test_full_recipe_is_the_published_one():
 
 
 def test_settings_apply_to_methods_that_have_them():
-    choice = Choice(settings={"rho": "0.5", "downsample": "2"})
-    chosen = setting(many(), choice=choice)
+    choice = ExperimentOptions(settings={"rho": "0.5", "downsample": "2"})
+    chosen = setting(many(), options=choice)
     assert chosen.plan("dfdl").recipe.method_parameters["rho"] == 0.5
     assert "rho" not in chosen.plan("fddl").recipe.method_parameters
     assert chosen.plan("fddl").recipe.downsample == 2
-    ensemble = replace(chosen, choice=Choice(preset="pixels", settings={"calibration_folds": "2"}))
+    ensemble = replace(
+        chosen, options=ExperimentOptions(preset="pixels", settings={"calibration_folds": "2"})
+    )
     assert ensemble.plan("dfdl").ensemble and ensemble.plan("dfdl").calibration_folds == 2
     with pytest.raises(ValueError, match="no method has a setting 'colour'"):
-        Choice(settings={"colour": "1"})
+        ExperimentOptions(settings={"colour": "1"})
     with pytest.raises(ValueError, match="method must be one of"):
-        Choice(methods=("magic",))
+        ExperimentOptions(methods=("magic",))
 
 
 def test_half_of_the_patients_are_for_training_unless_a_number_of_images_is_set():
     full = setting(many())
     assert full.splits.protocol["kind"] == "k-fold" and len(full.splits) == 2
-    few = replace(full, choice=Choice(per_class=10))
+    few = replace(full, options=ExperimentOptions(per_class=10))
     assert [len(split.train) for split in few.splits] == [20]
     assert "10 training images per class" in few.describe()
 
@@ -258,7 +268,7 @@ def test_training_sizes_are_available_in_every_half():
 
 
 def test_experiment_selects_suitable_methods():
-    chosen = setting(many(), choice=Choice(methods=("nayak", "dfdl")))
+    chosen = setting(many(), options=ExperimentOptions(methods=("nayak", "dfdl")))
     assert chosen.choose_methods(("lcksvd",), ("dfdl", "odl"), "why") == ["dfdl"]
     assert setting(many()).choose_methods(("lcksvd",), ("dfdl", "odl"), "why") == ["lcksvd"]
     with pytest.raises(NotPossibleError, match="why; choose from odl"):
@@ -273,7 +283,10 @@ def test_experiment_selects_suitable_methods():
 def output(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
     made = reproduce(
-        output=folder, sizes=TINY, choice=Choice(methods=METHODS), work=ExecutionOptions(1)
+        output=folder,
+        sizes=TINY,
+        options=ExperimentOptions(methods=METHODS),
+        execution=ExecutionOptions(1),
     )
     assert [outcome.name for outcome in made] == [
         name for name in EXPERIMENT_NAMES if name != "all"
@@ -389,7 +402,7 @@ def test_roc_curves_include_the_operating_point(output):
 )
 def test_swept_setting_cannot_be_set(tmp_path, what, setting):
     """It would override every step, and the curve would be flat."""
-    choice = Choice(methods=("dfdl",), settings={setting: "5"})
+    choice = ExperimentOptions(methods=("dfdl",), settings={setting: "5"})
     images = Manifest((), (), tmp_path)
     requested = Setting(Dataset("d", images, None, region=None), tmp_path, TINY, choice)
     with pytest.raises(ValueError, match=f"omit --set {setting}"):
@@ -455,9 +468,9 @@ def test_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
 
     before = (output / "synthetic" / "confusion.svg").read_bytes()
     monkeypatch.setattr(TissueClassifier, "fit", refuse)
-    choice = Choice(methods=METHODS)
+    choice = ExperimentOptions(methods=METHODS)
     for name in ("bases", "confusion"):  # from stored models, and from stored predictions
-        reproduce(name, output=output, sizes=TINY, choice=choice, work=ExecutionOptions(1))
+        reproduce(name, output=output, sizes=TINY, options=choice, execution=ExecutionOptions(1))
     assert (output / "synthetic" / "confusion.svg").read_bytes() == before
 
 
@@ -468,7 +481,11 @@ def test_other_data_are_compared_with_the_published_values(output, tmp_path):
     synthetic = next(output.glob("synthetic-*"))
     for kind, name in (("healthy", "UDH"), ("inflamed", "DCIS")):
         shutil.copytree(synthetic / kind, tmp_path / "Breast" / name)
-    small = {"sizes": TINY, "choice": Choice(methods=("dfdl",)), "work": ExecutionOptions(1)}
+    small = {
+        "sizes": TINY,
+        "options": ExperimentOptions(methods=("dfdl",)),
+        "execution": ExecutionOptions(1),
+    }
     (confusion,) = reproduce("confusion", tmp_path / "Breast", tmp_path, **small)
     assert {row["data"] for row in confusion.rows} == {"breast", *published.CLASSES}
     assert [row["truth"] for row in confusion.rows[:4]] == ["UDH", "UDH", "DCIS", "DCIS"]
@@ -492,8 +509,10 @@ def test_masks_alone_give_the_curve_over_m(output, tmp_path):
         (data / "masks" / f"{path.stem}.png").rename(
             data / "masks" / f"patient_{path.stem[7:9]}.png"
         )
-    choice = Choice(methods=("dfdl",))
-    made = reproduce("all", data, tmp_path, sizes=TINY, choice=choice, work=ExecutionOptions(1))
+    choice = ExperimentOptions(methods=("dfdl",))
+    made = reproduce(
+        "all", data, tmp_path, sizes=TINY, options=choice, execution=ExecutionOptions(1)
+    )
     assert [outcome.name for outcome in made] == ["roc", "complexity"]
     assert {row["parameter"] for row in made[0].rows} == {"m"}
     with pytest.raises(NotPossibleError, match="have masks but no classes"):

@@ -263,7 +263,9 @@ def test_failures_are_named_and_excluded(images, tmp_path):
     # No patch fits into the images: training fails at once.
     recipes = {"dfdl": Recipe(patch_px=400), "odl": Recipe(method="odl", patch_px=400)}
     plans = {name: Plan(recipe) for name, recipe in recipes.items()}
-    done = evaluate(images, plans, k_folds(images, 2), tmp_path, work=ExecutionOptions(n_jobs=1))
+    done = evaluate(
+        images, plans, k_folds(images, 2), tmp_path, execution=ExecutionOptions(n_jobs=1)
+    )
     assert done.methods == []
     page = report(done, tmp_path)
     assert "Some runs failed" in page.text

@@ -105,8 +105,8 @@ def models(manifest):
     return found
 
 
-def run(model, image, folder, height=SIZE[1], *, of_patches=False):
-    form = GeoJSONOptions(of_patches=of_patches)
+def run(model, image, folder, height=SIZE[1], *, outline_patches=False):
+    form = GeoJSONOptions(outline_patches=outline_patches)
     result = predict_images(model, "digest", [ImageRecord(image, "", "")], folder, qupath=form)
     assert not result.failures, result.failures
     (row,) = result.rows
@@ -151,7 +151,7 @@ def test_patch_outlines_surround_their_patches(image, models, scale, tmp_path):
     """QuPath shows a slide from its bounds, as pixels are read: no offset is added."""
     path, offset = image
     model = models[scale, "classes"]
-    _, _, features, patch_map = run(model, path, tmp_path / "out", of_patches=True)
+    _, _, features, patch_map = run(model, path, tmp_path / "out", outline_patches=True)
     x, y, side = SQUARE
     assert patch_map.offset == offset
     rings = rings_of(features, "red")

@@ -33,7 +33,7 @@ def found(masked, rng):
 def test_counts_equal_the_region_detector_for_every_size(masked, found):
     counts = count_overlap(masked, found)
     for least, own in enumerate(counts, 1):
-        table = PatchEvaluation.from_map(masked, found, least).table()
+        table = PatchEvaluation.from_map(masked, found, least).confusion_counts()
         assert own == table[:3].tolist()
         shares = pooled_overlap([counts], least)
         assert (shares and shares.dice) == pytest.approx(dice(table))

@@ -51,6 +51,7 @@ _GROUPS = {
         "reproduce": "Repeat the experiments of Vu 2016, and compare the results with the paper.",
     },
 }
+# Module of each command whose module has another name.
 _MODULES = {
     "adapt": "train",
     "explain": "edit_atoms",
@@ -59,10 +60,10 @@ _MODULES = {
     "info": "inspect_model",
     "demo": "serve",
     "reproduce": "evaluate",
-}  # of commands whose module has another name
+}
 
 
-class Commands(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """Command group that imports its commands at first use, and lists them in groups."""
 
     def __init__(self, **options: Any) -> None:
@@ -71,7 +72,7 @@ class Commands(TyperGroup):
         self.commands: dict[str, Any] = dict.fromkeys(names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of this name."""
+        """Return the command of this name, imported at first use; None if there is none."""
         if cmd_name in self.commands and self.commands[cmd_name] is None:
             self.commands[cmd_name] = _make_command(cmd_name)
         return self.commands.get(cmd_name)
@@ -132,7 +133,7 @@ def _exit_after_output_error(error: OSError) -> None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=LazyCommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -36,7 +36,7 @@ def concepts(
     ] = "efficientnet-lite0",
     seed: SeedOption = 0,
     images: ImageOptions,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Learn concepts from unlabelled images; classify images from a few labels.
@@ -60,9 +60,9 @@ def concepts(
         if images.features is None:
             check_installed(encoder)
         source = ConceptTrainingSet.from_records(
-            _expand_feature_folders(images).list_images(), encoder, images.size
+            _expand_feature_folders(images).list_images(), encoder, images.pixel_size
         )
-        dictionary, usage, is_new = _learn_or_load(source, n_concepts, seed, output, work)
+        dictionary, usage, is_new = _learn_or_load(source, n_concepts, seed, output, execution)
         summary = _write_tables(output, source, dictionary, usage)
     if source.describe_size_differences():
         warn(source.describe_size_differences())
@@ -92,9 +92,13 @@ def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
 
 
 def _learn_or_load(
-    source: ConceptTrainingSet, n_concepts: int, seed: int, output: Path, work: ExecutionCliOptions
+    source: ConceptTrainingSet,
+    n_concepts: int,
+    seed: int,
+    output: Path,
+    execution: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Load or compute concepts and usage; return them and whether they were computed."""
+    """Load concepts and usage from `output`, or compute them; the flag is True for new ones."""
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -113,11 +117,11 @@ def _learn_or_load(
     if stored:
         check_settings_match(output, stored[2], settings)
         return stored[0], stored[1], False
-    with work.begin() as execution:
+    with execution.start() as resources:
         options: dict[str, Any] = {
-            "n_jobs": work.jobs,
-            "callback": execution.callback,
-            "executor": execution.executor,
+            "n_jobs": execution.jobs,
+            "callback": resources.callback,
+            "executor": resources.executor,
         }
         dictionary = learn_concepts(source, n_concepts, random_state=seed, **options)
         usage = compute_usage(source, dictionary, **options)
@@ -128,7 +132,11 @@ def _learn_or_load(
 def _write_tables(
     output: Path, source: ConceptTrainingSet, dictionary: ConceptDictionary, usage: ConceptUsage
 ) -> dict[str, Any]:
-    """Write the tables of concepts, usage and predictions; return summary statistics."""
+    """Write the tables of concepts, usage and predictions; return statistics.
+
+    They are "recurrence" and, with labels, numbers of images: "labelled", "unseen" (tested) and
+    "leave_one_patient_out_accuracy" (correct).
+    """
     import numpy as np
 
     from ..explain import concept_discovery as discovery
@@ -165,7 +173,7 @@ def _write_tables(
 
 
 def _describe_summary(summary: dict[str, Any]) -> list[str]:
-    """Return the summary statistics as sentences."""
+    """Return the statistics of `_write_tables` as sentences."""
     lines = []
     if summary["recurrence"] is None:
         lines.append(

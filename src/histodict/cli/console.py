@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FAILURES = "failures.csv"  # table of the files that failed in the last run, in the results folder
-signals: list[int] = []  # received by this process; any error after one is a consequence of it
+received_signals: list[int] = []  # an error after a signal is a consequence of it
 
 
 @contextmanager
@@ -42,34 +42,34 @@ def report_errors() -> Iterator[None]:
     """
     from concurrent.futures import BrokenExecutor
 
-    previous_format, warnings.formatwarning = warnings.formatwarning, _single_line
+    previous_format, warnings.formatwarning = warnings.formatwarning, _format_warning
     try:
         yield
     except (ValueError, OSError, ImportError) as error:
         message = str(error)
         cause: Exception = error
     except BrokenExecutor as error:
-        message = f"the system ended a worker process. {_with_memory_hint()}"
+        message = f"the system ended a worker process. {_memory_hint()}"
         cause = error
     except MemoryError as error:
-        message = f"not enough memory: {str(error) or _with_memory_hint()}"
+        message = f"not enough memory: {str(error) or _memory_hint()}"
         cause = error
     else:
         return
     finally:
         warnings.formatwarning = previous_format
-    if signals:
+    if received_signals:
         raise cause
     _write_line("[red]Error:[/]", message)
     raise typer.Exit(2) from cause
 
 
 _latest_progress: dict[str, Progress] = {}  # latest progress of each stage
-_resume_hint: list[str] = []  # work that the same command skips when run again
+_resume_hint: list[str] = []  # empty, or the hint of `set_resume_hint`
 
 
 def reset_state() -> None:
-    """Clear progress and resume hint of an earlier command, and escape unencodable output."""
+    """Clear the state of an earlier command; escape characters that stdout cannot encode."""
     _latest_progress.clear()
     _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
@@ -77,11 +77,11 @@ def reset_state() -> None:
 
 
 def set_resume_hint(reused_work: str = "finished images or runs") -> None:
-    """Set the hint for interrupted commands: running them again reuses `reused_work`."""
+    """Set the hint that an interrupted command prints: run again, it reuses `reused_work`."""
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
-def _with_memory_hint() -> str:
+def _memory_hint() -> str:
     text = "If memory is exhausted, run the same command with fewer --jobs"
     return "; ".join([text, *_resume_hint])
 
@@ -92,7 +92,7 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 
     Parameters
     ----------
-    weights : relative durations of consecutive stages
+    weights : relative duration of each stage, by its name and in order; None if unknown
     """
     from ..utils.progress import progress_bar
 
@@ -132,13 +132,13 @@ def note_replaced(output: Path) -> None:
 
 
 def check_html_file(output: Path) -> None:
-    """Raise ValueError unless the file ends in .html."""
+    """Raise ValueError unless the name of the file ends in .html or .htm."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--output {output}: the page is HTML; choose a name that ends in .html")
 
 
-def _single_line(message: Warning | str, *location: Any, **more: Any) -> str:
-    """Format a warning on one line, without its source location."""
+def _format_warning(message: Warning | str, *location: Any, **more: Any) -> str:
+    """Format a warning on one line, without its source location, for `warnings`."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
@@ -152,17 +152,17 @@ def print_failures_and_exit(failures: Iterable[str]) -> None:
 
 
 def failure_rows(failures: Iterable[tuple[Path, str]]) -> list[dict[str, str]]:
-    """Return failed files and reasons as rows for JSON and tables."""
+    """Return a row {"path", "reason"} per failed file, for JSON and tables."""
     return [
         {"path": printable(str(path)), "reason": printable(reason)} for path, reason in failures
     ]
 
 
 def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) -> None:
-    """Print the first ten failed files with their reasons, and exit with status 1.
+    """Print at most ten failed files with their reasons, and exit with status 1 if there are any.
 
-    All failures are written to failures.csv in the folder of the results. File names are printed
-    as the user gave them.
+    All failures are written to failures.csv in the folder of the results; without failures, the
+    table of an earlier run is removed. Paths are printed as the user gave them.
     """
     from ..utils.text_io import write_csv
 
@@ -240,7 +240,7 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Exit a command that receives a signal with status 128 plus the signal number."""
+    """Run a command such that a signal ends it with status 128 plus the number of the signal."""
     reset_state()
     # Only the main thread can handle signals.
     if threading.current_thread() is not threading.main_thread():
@@ -262,14 +262,14 @@ def handle_signals() -> Iterator[None]:
         yield
     except BaseException as error:
         # A signal may surface as another error, for example from an interrupted import.
-        if not signals and not isinstance(error, KeyboardInterrupt):
+        if not received_signals and not isinstance(error, KeyboardInterrupt):
             raise
-        number = signals[0] if signals else signal.SIGINT
+        number = received_signals[0] if received_signals else signal.SIGINT
         reported.set()
         report_interruption(signal.Signals(number).name)
         raise typer.Exit(128 + number) from error
     finally:
-        signals.clear()
+        received_signals.clear()
         sys.unraisablehook = hook
         signal.set_wakeup_fd(-1)
         writer.close()
@@ -278,12 +278,12 @@ def handle_signals() -> Iterator[None]:
 
 
 def _raise_interrupted(number: int, frame: FrameType | None) -> None:
-    signals.append(number)
+    received_signals.append(number)
     raise CommandInterrupted(number)
 
 
 def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
-    """Pass unraisable errors on, except interruptions, which are reported elsewhere."""
+    """Call `hook` with an unraisable error; omit interruptions, which are reported elsewhere."""
     if not isinstance(unraisable.exc_value, CommandInterrupted):
         hook(unraisable)
 
@@ -292,7 +292,8 @@ def _force_exit(reader: socket.socket, reported: threading.Event) -> None:
     """Terminate the process if it is still running some seconds after a signal.
 
     The main thread receives a signal only between two steps of Python, which may be minutes apart,
-    and may wait for threads on exit. Child processes end with this process.
+    and may wait for threads on exit. Child processes end with this process. `reader` receives the
+    number of each signal as a byte; `reported` is set once the main thread has printed its message.
     """
     for number in iter(lambda: reader.recv(1), b""):
         if number[0] in _SIGNALS:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-_PAGE_BYTES, _NAMED, _ATOMS = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
+# Approximate size of a page, and placeholders of values in the help.
+_PAGE_BYTES, _ASSIGNMENT, _SELECTION = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class EditOptions:
     name: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_NAMED,
+            metavar=_ASSIGNMENT,
             help='Name atoms: "inflamed:3=crowded dark nuclei". Atoms with the same name are '
             "reported as one (a concept). An empty name removes the name.",
             rich_help_panel=MODEL,
@@ -59,7 +60,7 @@ class EditOptions:
     group: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_NAMED,
+            metavar=_ASSIGNMENT,
             help='Write a group beside atoms in reports and tables: "inflamed:3=nuclei". Unlike '
             "atoms of one name, atoms of a group stay separate.",
             rich_help_panel=MODEL,
@@ -68,7 +69,7 @@ class EditOptions:
     artefact: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Label atoms as artefacts. Predictions do not change.",
             rich_help_panel=MODEL,
         ),
@@ -76,7 +77,7 @@ class EditOptions:
     tissue: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Undo --artefact: the atoms count as tissue again.",
             rich_help_panel=MODEL,
         ),
@@ -84,7 +85,7 @@ class EditOptions:
     disable: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=_ATOMS,
+            metavar=_SELECTION,
             help="Disable atoms: the model predicts without them. Weights and threshold "
             "do not change.",
             rich_help_panel=MODEL,
@@ -92,7 +93,7 @@ class EditOptions:
     ] = None
     enable: Annotated[
         list[str] | None,
-        typer.Option(metavar=_ATOMS, help="Enable disabled atoms.", rich_help_panel=MODEL),
+        typer.Option(metavar=_SELECTION, help="Enable disabled atoms.", rich_help_panel=MODEL),
     ] = None
     refit_rule: Annotated[
         Path | None,
@@ -106,7 +107,10 @@ class EditOptions:
     ] = None
 
     def atom_changes(self, labels: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Return (atom selector, changes) pairs; names first, as later selectors may use them."""
+        """Return (atom selector, changed annotation fields) pairs, in the order to apply them.
+
+        Names come first, as later selectors may contain them. `labels` are the labels of all atoms.
+        """
         from ..decision.atom_annotations import check_name
 
         changes: list[tuple[str, dict[str, Any]]] = []
@@ -135,7 +139,7 @@ class EditOptions:
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images for a preview of the changes; their options also apply to --refit-rule."""
+    """Images given with --show, and options for reading them and those of --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -205,11 +209,15 @@ def edit(
         if records and notes.disabled != base_model.atom_annotations.disabled:
             changed = changed.tuned_on([record.path for record in records])
         if changes.refit_rule is not None:
-            changed = _refit_rule(changed, changes.refit_rule, preview, member - 1)
+            changed = _refit_decision_rule(changed, changes.refit_rule, preview, member - 1)
         if output is not None:
             note_replaced(output)
             save_model(changed, output)
-        rows = _compare_predictions(model, changed, records, preview.images.size) if records else []
+        rows = (
+            _compare_predictions(model, changed, records, preview.images.pixel_size)
+            if records
+            else []
+        )
     if as_json:
         content = {
             "model": str(output or model_options.model),
@@ -217,13 +225,13 @@ def edit(
         }
         print_json(content | ({"images": rows} if rows else {}))
         return
-    _print_change(notes, labels, rows)
+    _print_edits(notes, labels, rows)
     if output is not None:
         typer.echo(f"Wrote {output}")
 
 
 def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
-    """Return the label "CLASS:NUMBER" of every atom of a fitted model."""
+    """Return the label "CLASS:NUMBER" of every atom; raise ValueError for a model without atoms."""
     from ..decision.atom_annotations import atom_labels
 
     atoms = pipeline.atoms()
@@ -232,11 +240,11 @@ def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
     return atom_labels(atoms.classes, classes)
 
 
-def _refit_rule(model: Model, source: Path, shown: PreviewOptions, member: int) -> Model:
+def _refit_decision_rule(model: Model, source: Path, preview: PreviewOptions, member: int) -> Model:
     from ..datasets.manifest import read_manifest
     from ..datasets.survey import with_pixel_size
 
-    manifest = with_pixel_size(read_manifest(source, features=shown.features), shown.mpp, None)
+    manifest = with_pixel_size(read_manifest(source, features=preview.features), preview.mpp, None)
     for note in manifest.notes:
         warn(note, "Note")
     for warning in manifest.warnings:
@@ -248,7 +256,7 @@ def _refit_rule(model: Model, source: Path, shown: PreviewOptions, member: int) 
 def _compare_predictions(
     before: Model, after: Model, records: list[ImageRecord], default_size: PixelSizeOption
 ) -> list[dict[str, Any]]:
-    """Return the predictions of both models per image, with the true class if known."""
+    """Return a row per image with the predictions of both models and the true class, if known."""
     rows: list[dict[str, Any]] = []
     warn_of_assumed_sizes(before, records, default_size)
     with progress_bars() as callback:
@@ -271,7 +279,7 @@ def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str
     return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
 
 
-def _print_change(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
+def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
     if notes:
         lines = [
             [
@@ -349,7 +357,7 @@ def explain(
             check_html_file(output)
             check_writable_file(output)
             check_disk_space(output, _PAGE_BYTES)
-        model, size_option = model_options.load(jobs), images.size
+        model, size_option = model_options.load(jobs), images.pixel_size
         records = images.list_images()
         warn_of_assumed_sizes(model, records, size_option)
         explanations = []
@@ -362,7 +370,7 @@ def explain(
                 explanations.append(explanation)
         if output is not None:
             note_replaced(output)
-            write_explanation_page(output, model, explanations, records, n_parts=n_shown)
+            write_explanation_page(output, model, explanations, records, n_concepts=n_shown)
     if as_json:
         print_json({"images": [each.to_dict() for each in explanations]})
         return

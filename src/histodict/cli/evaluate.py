@@ -20,11 +20,11 @@ from .console import (
 )
 from .image_options import (
     RegionTrainingOptions,
-    chosen_preset,
+    choose_preset,
     parse_integers,
     parse_pairs,
+    parse_single_region,
     set_positive_class,
-    single_region,
     warn_of_confounders,
     warn_of_masks,
 )
@@ -38,7 +38,7 @@ from .options import (
     JsonOption,
     PositiveOption,
     ResultsOutput,
-    SettingOption,
+    SetOption,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ..model_selection.splits import Splits
     from ..models import Plan
     from ..models.recipe import Recipe
-    from ..paper import Choice, Outcome
+    from ..paper import ExperimentOptions, Outcome
     from ..utils.text_io import Row
 
 
@@ -79,18 +79,21 @@ class MethodsOptions:
             rich_help_panel=MODEL,
         ),
     ] = None
-    setting: SettingOption = None
+    setting_overrides: SetOption = None
 
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
-        """Return the training plans by name."""
+        """Return the training plans by name, to detect the class `region` or to classify images.
+
+        `features` is the folder of feature files, if they replace the images.
+        """
         from ..evaluation import choose_plans
 
-        settings = parse_pairs("--set", self.setting)
+        settings = parse_pairs("--set", self.setting_overrides)
         # If every method names its preset, none is chosen and none is reported.
         methods = [name.strip() for name in (self.methods or "").split(",")]
         named = self.preset or ("regions" if all(":" in name for name in methods) else None)
         named = named if region else self.preset
-        preset = chosen_preset(named, settings, methods, regions=bool(region), features=features)
+        preset = choose_preset(named, settings, methods, regions=bool(region), features=features)
         names = (
             self.methods.split(",")
             if self.methods
@@ -176,20 +179,20 @@ class LabelledDataOptions(RegionTrainingOptions):
     positive: PositiveOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select images for the task: with a positive class, or parts of annotated images."""
+        """Return the images, or their annotated parts, with the positive class of --positive."""
         manifest = self.split_by_annotation(manifest)
-        if single_region(self.regions) is None:
+        if parse_single_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)
         if self.positive is not None:
             raise ValueError("--positive cannot be combined with --regions, which names the class")
         return manifest
 
-    def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
-        """Read the images; for regions, label each image by whether it contains a region."""
+    def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
+        """Return the images; for regions, each is labelled by whether it contains a region."""
         from ..models.region_detector import relabel_by_region
 
-        manifest = super().read(recipes, whole_paths=whole_paths)
-        region = single_region(self.regions)
+        manifest = super().read(recipes, absolute_paths=absolute_paths)
+        region = parse_single_region(self.regions)
         if region is None:
             warn_of_masks(manifest)
             return manifest
@@ -203,7 +206,7 @@ def evaluate(
     protocol: ProtocolOptions,
     data: LabelledDataOptions,
     cache: CacheOption = None,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compare methods on unseen patients, and write a report.
@@ -227,34 +230,34 @@ def evaluate(
     from ..evaluation import evaluate as run_evaluation
     from ..evaluation import train_example
     from ..reports.evaluation_page import write_evaluation_page
-    from ..reports.evaluation_tables import selection_text
+    from ..reports.evaluation_tables import selection_warnings
 
     with report_errors():
         check_writable_folder(output)
         check_disk_space(output, _REPORT_BYTES)
         plans = compared.plans(data.regions, data.features)
-        region = single_region(data.regions)
+        region = parse_single_region(data.regions)
         recipes = [recipe for plan in plans.values() for recipe in plan.recipes]
         for recipe in recipes:
             check_installed(recipe.features)
-        manifest = data.read(recipes, whole_paths=work.cluster is not None)
+        manifest = data.read(recipes, absolute_paths=execution.cluster is not None)
         splits = protocol.splits(manifest)
         warn_of_confounders(manifest)
         seeds = parse_integers("--seeds", protocol.seeds)
         set_resume_hint("finished trainings")
-        with work.begin(cache) as execution:
+        with execution.start(cache) as resources:
             evaluation = run_evaluation(
-                manifest, plans, splits, output, seeds=seeds, work=execution, region=region
+                manifest, plans, splits, output, seeds=seeds, execution=resources, region=region
             )
-            example = train_example(evaluation, output / "models", execution)
+            example = train_example(evaluation, output / "models", resources)
             write_evaluation_page(output / "report.html", evaluation, example)
     if as_json:
-        notes = selection_text(evaluation)
+        notes = selection_warnings(evaluation)
         print_json(
             {"results": evaluation.values, "comparisons": evaluation.comparisons, "notes": notes}
         )
     else:
-        _print_evaluation(evaluation, selection_text(evaluation))
+        _print_evaluation(evaluation, selection_warnings(evaluation))
         typer.echo(f"See {output / 'report.html'}")
     print_failures_and_exit(
         f"{f.task.method}, {f.task.split.name}: {f.error}" for f in evaluation.failures
@@ -273,10 +276,10 @@ def _print_evaluation(evaluation: Evaluation, notes: Iterable[str]) -> None:
         warn(note, "Note")
 
 
-def _print_values(values: list[Row], shown: list[str], of_what: str = "") -> None:
-    for measure in shown:
+def _print_values(values: list[Row], measures: list[str], suffix: str = "") -> None:
+    for measure in measures:
         print_table(
-            ("method", "training images per class", f"{measure}{of_what}", "95 % interval"),
+            ("method", "training images per class", f"{measure}{suffix}", "95 % interval"),
             [
                 (
                     row["method"],
@@ -311,7 +314,7 @@ class ReproduceOptions:
     preset: Annotated[str, typer.Option(help="Preset of all methods.", rich_help_panel=MODEL)] = (
         "paper"
     )
-    setting: SettingOption = None
+    setting_overrides: SetOption = None
     per_class: Annotated[
         int | None,
         typer.Option(
@@ -322,13 +325,13 @@ class ReproduceOptions:
         int, typer.Option(help="Number of repeats with other splits.", rich_help_panel=INPUT)
     ] = 1
 
-    def choice(self) -> Choice:
-        """Return the options as a `Choice`."""
-        from ..paper import Choice
+    def experiment_options(self) -> ExperimentOptions:
+        """Return the options in the form that `paper.reproduce` takes."""
+        from ..paper import ExperimentOptions
 
         names = tuple(name.strip() for name in self.methods.split(",") if name.strip())
-        settings = parse_pairs("--set", self.setting)
-        return Choice(names, self.preset, settings, self.per_class, self.repeats)
+        settings = parse_pairs("--set", self.setting_overrides)
+        return ExperimentOptions(names, self.preset, settings, self.per_class, self.repeats)
 
 
 def reproduce(
@@ -352,7 +355,7 @@ def reproduce(
         bool,
         typer.Option("--quick", help="Small sizes, for a test in minutes.", rich_help_panel=MODEL),
     ] = False,
-    choice: ReproduceOptions,
+    options: ReproduceOptions,
     jobs: JobsOption = None,
 ) -> None:
     """Repeat the experiments of Vu 2016, and compare the results with the paper.
@@ -376,9 +379,9 @@ def reproduce(
             data,
             output,
             sizes=QUICK if quick else FULL,
-            part=choice.part,
-            choice=choice.choice(),
-            work=ExecutionOptions(jobs, callback=callback),
+            part=options.part,
+            options=options.experiment_options(),
+            execution=ExecutionOptions(jobs, callback=callback),
         )
     _print_outcomes(outcomes, output)
 

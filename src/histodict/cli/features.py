@@ -38,7 +38,7 @@ def features(
             rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",
-    setting: Annotated[
+    setting_overrides: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -49,7 +49,7 @@ def features(
         ),
     ] = None,
     images: PixelInputOptions,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write one feature file (.h5) per image, as the program TRIDENT does.
@@ -68,18 +68,18 @@ def features(
         import_optional("h5py", "features", "writing feature files")
         check_installed(encoder)
         check_writable_folder(output)
-        recipe = extraction_recipe(encoder, parse_pairs("--set", setting))
+        recipe = extraction_recipe(encoder, parse_pairs("--set", setting_overrides))
         records = images.list_images()
         set_resume_hint("finished files")
-        with work.begin() as execution:
+        with execution.start() as resources:
             result = extract_features(
                 recipe,
                 records,
                 output,
-                mpp=images.size,
-                n_jobs=work.jobs,
-                callback=execution.callback,
-                executor=execution.executor,
+                mpp=images.pixel_size,
+                n_jobs=execution.jobs,
+                callback=resources.callback,
+                executor=resources.executor,
             )
     _print_result(result, output, as_json)
 

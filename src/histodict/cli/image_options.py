@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Set the positive class, or guess it from the class names and print the guess."""
+    """Return the images with this positive class; if None, print the one guessed from the names."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -56,8 +56,8 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
     return manifest
 
 
-def region_names(regions: str | None) -> list[str]:
-    """Split the value of --regions into class names."""
+def parse_region_names(regions: str | None) -> list[str]:
+    """Return the class names in the value of --regions, which must differ; [] if it is None."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name a class")
@@ -66,13 +66,13 @@ def region_names(regions: str | None) -> list[str]:
     return names
 
 
-def single_region(regions: str | None) -> str | None:
-    """Return the region class; None if there are none or several."""
-    names = region_names(regions)
+def parse_single_region(regions: str | None) -> str | None:
+    """Return the class in the value of --regions; None if it names none or several."""
+    names = parse_region_names(regions)
     return names[0] if len(names) == 1 else None
 
 
-def chosen_preset(
+def choose_preset(
     preset: str | None,
     settings: dict[str, str],
     methods: list[str],
@@ -82,13 +82,13 @@ def chosen_preset(
 ) -> str:
     """Return the preset given by the user, or choose one and print the choice.
 
-    A method without a preset gets a single model of that method.
+    Without a preset, each named method trains a single model.
 
     Parameters
     ----------
     preset : name given by the user; None to choose
     settings : settings given by the user
-    methods : methods that the preset is used with; empty strings for the default
+    methods : names of the methods; an empty string is the method of the preset
     regions : whether regions are detected
     features : folder of feature files, which determine the preset
     """
@@ -117,7 +117,7 @@ def _note_preset(name: str, reason: str) -> None:
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of the images, or of the feature files with the same names."""
+    """Return records of the images; with a feature folder, of the files with the same names."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
@@ -149,9 +149,10 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
 
 
 def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
-    """Raise ValueError if coordinates are given without outlines.
+    """Raise ValueError if --coordinates is set without an option that names annotation files.
 
-    Outlines named in a table always use the coordinates of their format.
+    `outlines` has the values of these options by name. Outlines that are named in a table always
+    use the coordinates of their format.
     """
     from ..annotations.annotation_file import PIXELS
 
@@ -159,8 +160,8 @@ def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
         raise ValueError(f"--coordinates needs {' or '.join(f'--{name}' for name in outlines)}")
 
 
-def check_sizes(mpp: float | None, override_mpp: float | None) -> None:
-    """Raise ValueError for pixel sizes that are not positive or exclude each other."""
+def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
+    """Raise ValueError unless the pixel sizes (µm) are positive and at most one is given."""
     from ..utils.validation import check_number
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
@@ -201,14 +202,14 @@ def warn_ignored_tables(folders: Sequence[Path]) -> None:
 
 
 def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
-    """Warn about skipped images, with the reasons."""
+    """Warn with the number of skipped images, out of `n_images`, and the reasons."""
     if reasons:
         lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
 def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """Warn once about the pixel sizes of all images of a run."""
+    """Print at most one warning about unknown pixel sizes of the images."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
@@ -221,15 +222,15 @@ def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
 def warn_of_assumed_sizes(
     model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
 ) -> None:
-    """Warn about pixel sizes before any image is read; `default_size` applies to all images."""
+    """Warn about unknown pixel sizes before a run; `default_size` has the command-line options."""
     sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
     warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
 
 
-def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
-    """Parse texts "NAME=VALUE" into a dictionary."""
+def parse_pairs(option: str, assignments: list[str] | None) -> dict[str, str]:
+    """Parse the assignments "NAME=VALUE" of an option into a dictionary."""
     pairs = {}
-    for text in pairs_text or []:
+    for text in assignments or []:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise ValueError(f"{option} {text}: write it as NAME=VALUE")
@@ -238,7 +239,7 @@ def parse_pairs(option: str, pairs_text: list[str] | None) -> dict[str, str]:
 
 
 def parse_integers(option: str, text: str) -> list[int]:
-    """Parse integers separated by commas."""
+    """Parse the value of an option as integers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -246,7 +247,7 @@ def parse_integers(option: str, text: str) -> list[int]:
 
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images without tissue, and about images used without tissue detection."""
+    """Warn about images without tissue or used without tissue detection, and print their notes."""
     from ..utils.text_io import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
@@ -284,19 +285,21 @@ class DataOptions:
     allow_class: AllowClassOption = None
     allow_missing_chunks: AllowMissingOption = False
 
-    def read(self, recipes: Sequence[Recipe] = (), *, whole_paths: bool = False) -> Manifest:
-        """Read the images and print warnings; unusable images raise an error or are skipped.
+    def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
+        """Return the images after checking their files, and print warnings.
+
+        With --skip-unreadable, unusable images are skipped; otherwise they raise an error.
 
         Parameters
         ----------
         recipes : settings for which the images must be large enough
-        whole_paths : whether paths are made absolute, for use on another machine
+        absolute_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
         from ..precomputed.formats import check_libraries
 
-        check_sizes(self.mpp, self.override_mpp)
-        listed = self.list_labelled_images(self.data.absolute() if whole_paths else self.data)
+        check_pixel_sizes(self.mpp, self.override_mpp)
+        listed = self.list_labelled_images(self.data.absolute() if absolute_paths else self.data)
         for note in listed.notes:
             warn(note, "Note")
         manifest = self.select(listed)
@@ -322,7 +325,7 @@ class DataOptions:
         )
 
     def _feature_folder(self, source: Path) -> Path | None:
-        """Return the folder of feature files; as absolute path if `source` is absolute."""
+        """Return the folder of feature files, if any; an absolute path if `source` is absolute."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
     def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
@@ -382,7 +385,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
     def list_labelled_images(self, source: Path) -> Manifest:
         """Read the list of images after checking the region classes."""
-        names = region_names(self.regions)
+        names = parse_region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
                 f"--regions {self.regions}: several classes need annotations. Give --annotations "
@@ -393,10 +396,10 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         return super().list_labelled_images(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
-        """Return the annotated parts of images if several classes are outlined, else the images."""
+        """Return the annotated parts if --regions names several classes, otherwise the images."""
         from ..datasets.annotated import check_classes, split_by_annotation
 
-        names = region_names(self.regions)
+        names = parse_region_names(self.regions)
         if len(names) > 1:
             return split_by_annotation(manifest, names)
         if self.annotations is not None:
@@ -424,15 +427,15 @@ class PixelInputOptions:
 
     @property
     def feature_folder(self) -> Path | None:
-        """Folder of feature files that replace the images; None here."""
+        """Folder of feature files that replace the images; None, as they are not accepted here."""
         return None
 
     @property
-    def size(self) -> PixelSizeOption:
-        """Pixel size options that apply to all images."""
+    def pixel_size(self) -> PixelSizeOption:
+        """Pixel sizes of --mpp and --override-mpp, which apply to all images."""
         from ..images.pixel_size import PixelSizeOption
 
-        check_sizes(self.mpp, self.override_mpp)
+        check_pixel_sizes(self.mpp, self.override_mpp)
         return PixelSizeOption(default=self.mpp, override=self.override_mpp)
 
     def list_images(self) -> list[ImageRecord]:
@@ -440,7 +443,8 @@ class PixelInputOptions:
 
         Raises
         ------
-        ValueError : if no image is found or options do not apply
+        ValueError
+            If no image is found or options do not apply.
         """
         from ..batch import list_input_images
         from ..datasets.manifest import TABLE_SUFFIXES
@@ -483,7 +487,7 @@ class PixelInputOptions:
         images += closed  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
-        return list({_resolved_path(record.path): record for record in records}.values())
+        return list({_resolve_path(record.path): record for record in records}.values())
 
     def _list_table(self, table: Path) -> Sequence[ImageRecord]:
         """Read the images of a CSV file; print its notes, and its warnings if labels are given."""
@@ -500,7 +504,7 @@ class PixelInputOptions:
         return records
 
 
-def _resolved_path(path: Path) -> str:
+def _resolve_path(path: Path) -> str:
     """Return the resolved path; the absolute path for a dangling link or a device."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())
@@ -563,8 +567,8 @@ class RegionOfInterestOptions(ImageOptions):
         annotations = match_annotations([record.path for record in records], source)
         for note in [note for annotation in set(annotations) for note in annotation.notes()]:
             warn(note)
-        pairs_of = zip(records, annotations, strict=True)
-        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs_of]
+        pairs = zip(records, annotations, strict=True)
+        return [replace(r, region_of_interest=replace(a, image=r.image)) for r, a in pairs]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..explain.atom_statistics import AtomStatistics
 
-_PAGE_BYTES = 20 * 2**20
+_PAGE_BYTES = 20 * 2**20  # approximate size of a page
 
 
 def info(
@@ -88,9 +88,9 @@ def info(
 
 @dataclass(frozen=True)
 class AtomReportOptions:
-    """Options of the command `atoms`: content of the report, and the ensemble member shown."""
+    """Options of the command `atoms`: content of the page, and the base model that it shows."""
 
-    number: Annotated[
+    n_atoms: Annotated[
         int,
         typer.Option("--atoms", help="Number of atoms to show per class.", rich_help_panel=OUTPUT),
     ] = 24
@@ -173,7 +173,7 @@ def atoms(
             report = collect_atom_report(
                 member,
                 manifest,
-                n_atoms=report_options.number,
+                n_atoms=report_options.n_atoms,
                 cache=cache,
                 n_trainings=report_options.stability,
                 callback=callback,
@@ -196,7 +196,7 @@ def atoms(
     if as_json:
         names = [manifest.name(record) for record in manifest.records]
         content = {"page": str(output)} | to_json_dict(report, names)
-        print_json(content | _confounded_members_to_json(confounded_of_members))
+        print_json(content | _confounded_atoms_to_json(confounded_of_members))
         return
     shown = sum(len(use.atoms) for use in report.classes)
     typer.echo(
@@ -205,10 +205,10 @@ def atoms(
     )
 
 
-def _confounded_members_to_json(
+def _confounded_atoms_to_json(
     confounded_of_members: dict[int, list[AtomStatistics]],
 ) -> dict[str, Any]:
-    """Return the labels of confounded atoms of other base models as JSON values."""
+    """Return the labels of confounded atoms by number of the base model, as JSON; empty if none."""
     if not confounded_of_members:
         return {}
     labels = {

@@ -84,11 +84,11 @@ def flatten_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _flat_parameters(call: Any) -> list[Parameter]:
+def _flat_parameters(command_or_group: Any) -> list[Parameter]:
     """Return the parameters of a command or dataclass, including those of nested dataclasses."""
-    hints = get_type_hints(call, include_extras=True)
+    hints = get_type_hints(command_or_group, include_extras=True)
     parameters = []
-    for parameter in signature(call).parameters.values():
+    for parameter in signature(command_or_group).parameters.values():
         hint = hints[parameter.name]
         single = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hint)
         parameters += _flat_parameters(hint) if is_dataclass(hint) else [single]
@@ -143,7 +143,7 @@ CacheOption = Annotated[
         rich_help_panel=ADVANCED,
     ),
 ]
-SettingOption = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -302,7 +302,7 @@ class ModelOptions:
 
 
 def select_member(model: Model, number: int) -> Model:
-    """Return the N-th base model of an ensemble; a single model is returned unchanged."""
+    """Return base model `number`, from 1, of an ensemble; a single model is returned unchanged."""
     n_members = model.n_estimators_
     if not 1 <= number <= n_members:
         raise ValueError(
@@ -339,7 +339,7 @@ class ExecutionCliOptions:
             import_optional("distributed", "cluster", "--cluster")
 
     @contextmanager
-    def begin(
+    def start(
         self, cache: Path | None = None, weights: Mapping[str, float] | None = None
     ) -> Iterator[ExecutionOptions]:
         """Yield execution options with an open cluster, if requested, and progress bars.
@@ -347,15 +347,15 @@ class ExecutionCliOptions:
         Parameters
         ----------
         cache : folder for expensive intermediate results
-        weights : relative durations of consecutive stages
+        weights : relative duration of each stage, as in `progress_bars`
         """
         from ..utils.parallel import ExecutionOptions
 
-        with self._executor() as executor, progress_bars(weights) as callback:
+        with self._open_executor() as executor, progress_bars(weights) as callback:
             yield ExecutionOptions(self.jobs, cache, callback, executor)
 
-    def _executor(self) -> AbstractContextManager[Executor | None]:
-        """Return a context manager of the cluster's executor, or of None for local threads."""
+    def _open_executor(self) -> AbstractContextManager[Executor | None]:
+        """Return a context manager of the executor of the cluster, or of None without --cluster."""
         if self.cluster is None:
             return nullcontext()
         from ..utils.dask_executor import open_cluster

@@ -66,12 +66,12 @@ class ExportOptions:
     ] = False
 
     @property
-    def project_file(self) -> str:
-        """Text with the path of the QuPath project, for the summary; empty without one."""
+    def project_file_text(self) -> str:
+        """Addition to the summary that names the QuPath project; empty without a project."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
-    def geojson(self) -> GeoJSONOptions:
+    def geojson_options(self) -> GeoJSONOptions:
         """Options of the GeoJSON files."""
         from ..export.qupath import GeoJSONOptions
 
@@ -84,7 +84,7 @@ def predict(
     output: ResultsOutput,
     images: PredictionInputOptions,
     exports: ExportOptions,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Classify images and slides, or detect regions; the model determines which.
@@ -104,33 +104,30 @@ def predict(
     """
     with report_errors():
         digest = _digest(model_options.model)
-        model = model_options.load(work.jobs)
-        result = _run(model, digest, images, output, exports, work)
+        model = model_options.load(execution.jobs)
+        result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
-    tables = f"{output / model.table_name}.csv{exports.project_file}"
+    tables = f"{output / model.table_name}.csv{exports.project_file_text}"
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
-        tables = f"{output / model.table_name}.csv and regions.csv{exports.project_file}"
+        tables = f"{output / model.table_name}.csv and regions.csv{exports.project_file_text}"
     _print_predictions(result, summary, output, tables, as_json)
 
 
-def _digest(model: Path) -> str:
-    """Return the digest of the model file.
-
-    It must be computed before the model is loaded, as the file may be replaced during loading.
-    """
+def _digest(file: Path) -> str:
+    """Return the digest of a model file; compute it before loading, as the file may be replaced."""
     import hashlib
 
-    return hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else ""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def _run(
+def _predict_images(
     model: Model,
     digest: str,
     images: PredictionInputOptions,
     output: Path,
     exports: ExportOptions,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
 ) -> RunResult:
     """Predict the images and print warnings."""
     from ..batch import predict_images
@@ -142,16 +139,16 @@ def _run(
     records = images.list_images()
     check_disk_space(output, sum(_estimate_result_bytes(record.path, output) for record in records))
     set_resume_hint("finished images")
-    with work.begin() as execution:
+    with execution.start() as resources:
         result = predict_images(
             model,
             digest,
             records,
             output,
-            mpp=images.size,
-            qupath=exports.geojson,
-            callback=execution.callback,
-            executor=execution.executor,
+            mpp=images.pixel_size,
+            qupath=exports.geojson_options,
+            callback=resources.callback,
+            executor=resources.executor,
             anndata=exports.anndata,
             atom_statistics=exports.atom_statistics,
         )
@@ -161,7 +158,7 @@ def _run(
 
 
 def _estimate_result_bytes(image: Path, output: Path) -> int:
-    """Estimate the minimum size of the overlay, map and outlines of an image; 0 if they exist."""
+    """Estimate the minimum bytes of an image's overlay, map and outlines; 0 if they exist."""
     from ..batch import output_key
     from ..images.memory_image import estimated_bytes
 
@@ -170,7 +167,7 @@ def _estimate_result_bytes(image: Path, output: Path) -> int:
 
 
 def _print_predictions(
-    result: RunResult, summary: str, output: Path, tables: str, as_json: bool
+    result: RunResult, summary: str, output: Path, table_names: str, as_json: bool
 ) -> None:
     """Print the summary or JSON, and the failures; exit with status 1 after failures."""
     if as_json:
@@ -179,7 +176,7 @@ def _print_predictions(
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
-        see = f". See {tables}" if result.rows or result.n_from_earlier_runs else ""
+        see = f". See {table_names}" if result.rows or result.n_from_earlier_runs else ""
         n_images = len(result.rows) + _count_failed(result)
         typer.echo(f"{pluralize(n_images, 'image')}{skipped}: {summary}{see}")
         if result.n_from_earlier_runs:
@@ -233,7 +230,7 @@ def _print_scores(result: RunResult) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
-    """Print a table of scores; for a tuned model, also scores before the tuning."""
+    """Print a table of scores; for a model tuned on these images, also scores before the tuning."""
     header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
@@ -260,7 +257,7 @@ def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:
 
 
 def _count_failed(result: RunResult) -> int:
-    """Return the number of images without a prediction; others failed only at their mask."""
+    """Count the images without a prediction; other failures concern only the mask of an image."""
     from ..batch import printable_path
 
     predicted = {row["path"] for row in result.rows}

@@ -38,7 +38,7 @@ def demo(
     histodict demo --draw tissue
     """
     if draw is not None:
-        _draw(draw, seed)
+        _write_demo_images(draw, seed)
         return
     from ..models import save_model
     from ..synthetic.demo import run_demo, write_demo_page
@@ -59,8 +59,8 @@ def demo(
     )
 
 
-def _draw(folder: Path, seed: int) -> None:
-    """Draw the images of the demonstration into a folder."""
+def _write_demo_images(folder: Path, seed: int) -> None:
+    """Write the images of the demonstration to a new folder, and print its tables."""
     from ..datasets.manifest import read_manifest
     from ..synthetic.demo import draw_demo
 

@@ -16,11 +16,11 @@ from .console import note_replaced, print_json, progress_bars, report_errors, se
 from .image_options import (
     ImageOptions,
     RegionTrainingOptions,
-    chosen_preset,
+    choose_preset,
     parse_pairs,
+    parse_single_region,
     select_split,
     set_positive_class,
-    single_region,
     warn_of_confounders,
     warn_of_masks,
     warn_of_pixel_sizes,
@@ -37,7 +37,7 @@ from .options import (
     ModelOutput,
     PositiveOption,
     SeedOption,
-    SettingOption,
+    SetOption,
     SkipUnreadableOption,
     SplitOption,
     TrustOption,
@@ -77,7 +77,7 @@ class ModelSettingsOptions:
             rich_help_panel=MODEL,
         ),
     ] = None
-    setting: SettingOption = None
+    setting_overrides: SetOption = None
     start_from: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +90,7 @@ class ModelSettingsOptions:
     trust_weights: TrustOption = False
     seed: SeedOption = 0
 
-    def model(
+    def build_model(
         self,
         jobs: int | None,
         cache: Path | None,
@@ -108,14 +108,14 @@ class ModelSettingsOptions:
         """
         from ..encoders import check_installed
 
-        settings = parse_pairs("--set", self.setting)
-        plan = self._plan(settings, regions is not None, features).parse_settings(settings)
+        settings = parse_pairs("--set", self.setting_overrides)
+        plan = self._choose_plan(settings, regions is not None, features).parse_settings(settings)
         for recipe in plan.recipes:
             check_installed(recipe.features)
-        region = single_region(regions)
+        region = parse_single_region(regions)
         return plan.build_model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
+    def _choose_plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
         from ..models import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -128,11 +128,11 @@ class ModelSettingsOptions:
                 )
             return Plan(start.recipe, calibration_folds=start.training_info_.get("folds", 0))
         methods = [self.method or ""]
-        name = chosen_preset(self.preset, settings, methods, regions=regions, features=features)
+        name = choose_preset(self.preset, settings, methods, regions=regions, features=features)
         return Plan.named(name, self.method, regions=regions)
 
-    def start(self, model: Model) -> Any:
-        """Return the model of --start-from after checking its kind; None without the option."""
+    def load_start_model(self, model: Model) -> Any:
+        """Load the model of --start-from, of the same kind as `model`; None without the option."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -159,11 +159,11 @@ class TrainOptions(RegionTrainingOptions):
 def train(
     *,
     output: ModelOutput,
-    learning: ModelSettingsOptions,
+    model_settings: ModelSettingsOptions,
     data: TrainOptions,
     positive: PositiveOption = None,
     cache: CacheOption = None,
-    work: ExecutionCliOptions,
+    execution: ExecutionCliOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model on labelled images, masks, annotations or feature files.
@@ -194,29 +194,29 @@ def train(
     with report_errors():
         started = time.perf_counter()
         check_writable_file(output)
-        model = learning.model(work.jobs, cache, data.regions, data.features)
-        manifest = data.read(model.recipes, whole_paths=work.cluster is not None)
-        if single_region(data.regions) is None:
+        model = model_settings.build_model(execution.jobs, cache, data.regions, data.features)
+        manifest = data.read(model.recipes, absolute_paths=execution.cluster is not None)
+        if parse_single_region(data.regions) is None:
             warn_of_masks(manifest)
             manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
         elif positive is not None:
             raise ValueError("--positive cannot be combined with --regions, which names the class")
         check_disk_space(output, _estimate_model_bytes(model, len(manifest.classes)))
-        start = learning.start(model)
+        start = model_settings.load_start_model(model)
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
         note_replaced(output)
-        with work.begin(weights=_training_stages(model)) as execution:
+        with execution.start(weights=_training_stages(model)) as resources:
             model.fit(
-                manifest, callback=execution.callback, executor=execution.executor, start_from=start
+                manifest, callback=resources.callback, executor=resources.executor, start_from=start
             )
         save_model(model, output)
     _print_trained(model, output, time.perf_counter() - started, as_json)
 
 
 def _training_stages(model: Model) -> dict[str, float] | None:
-    """Return the relative durations of the training stages; None if unknown."""
+    """Return the relative duration of each training stage by its name; None if unknown."""
     from ..utils.progress import ENSEMBLE_STAGES, PATCH_STAGES
 
     if len(model.recipes) > 1:
@@ -338,7 +338,9 @@ def adapt(
                 "classes can be adapted"
             )
         records = images.list_images()
-        scored_paths, scores, failures = _score_images(model, records, images.size, skip_unreadable)
+        scored_paths, scores, failures = _score_images(
+            model, records, images.pixel_size, skip_unreadable
+        )
         warn_of_skipped_images(failures, len(records))
         adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)
         change = adapted.training_info_["tuning"][-1]
@@ -356,7 +358,7 @@ def _print_adapted(
 ) -> None:
     """Print the groups of scores and the effect on predictions.
 
-    `is_forced` states whether the scores do not form two groups.
+    `is_forced` states whether --force was needed, as the scores do not form two groups.
     """
     if adaptation.has_small_group:
         warn(

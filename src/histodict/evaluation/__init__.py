@@ -4,10 +4,10 @@ Files in the output folder:
 
 splits.json               training and test images of every split, for reuse
 runs/                     one file per finished run, which is not repeated; patch maps of
-misclassified images, or of all images for regions
-predictions.csv, .parquet     one row per method, seed, split and test image
+                          misclassified images, or of all images for regions
+predictions.csv, .parquet one row per method, seed, split and test image
 results.csv, .parquet     metrics of each method with 95 % intervals by patient; for regions, of
-patches
+                          patches
 comparisons.csv, .parquet every method against the first one, paired by patient
 timing.csv, .parquet      time and memory of each run
 provenance.json           data, splits, seeds, recipes and versions
@@ -64,8 +64,8 @@ from ..utils.parallel import ExecutionOptions
 from ..utils.text_io import Row, write_table
 from ..utils.validation import check_choice
 from .measures import (
-    KINDS,
-    N_DRAWS,
+    N_REPLICATES,
+    TISSUE_KINDS,
     Measures,
     Repeats,
     comparison_table,
@@ -111,10 +111,13 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 
 
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
-    """Check that splits train on regions and background, and test two patients of each."""
+    """Raise an error unless all splits have tissue inside and outside of regions.
+
+    Training sets need an image of each kind, test sets of a repeat two patients of each.
+    """
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
-        for kind, name in enumerate(KINDS):
+        for kind, name in enumerate(TISSUE_KINDS):
             if not any(kinds[index][kind] for index in split.train):
                 raise SplitError(
                     f"split {split.name!r} has no training tissue {name} ({region}). Add images, "
@@ -123,9 +126,9 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
     for size, repeat in {(split.n_per_class, split.repeat) for split in splits}:
         chosen = [s for s in splits if (s.n_per_class, s.repeat) == (size, repeat)]
         rows = [(i, kind) for s in chosen for i in s.test for kind in (0, 1) if kinds[i][kind]]
-        labels = np.array([KINDS[kind] for _, kind in rows])
+        labels = np.array([TISSUE_KINDS[kind] for _, kind in rows])
         patients = np.array([manifest.records[i].patient for i, _ in rows])
-        if len(set(labels)) < len(KINDS):
+        if len(set(labels)) < len(TISSUE_KINDS):
             raise SplitError(
                 f"all tissue of the test images is {labels[0]} ({region}). Add test images of "
                 "the other class"
@@ -133,7 +136,7 @@ def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
         PatientBootstrap([Repeat(labels, patients, labels)])
 
 
-def check_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
+def check_pixel_sizes(manifest: Manifest, plans: Iterable[Plan]) -> None:
     """Raise an error unless every plan can be trained at the pixel sizes of the images."""
     recipes = [recipe for plan in plans for recipe in plan.recipes]
     pixel_recipes = [r for r in recipes if not get_patch_features(r.features).is_precomputed]
@@ -147,7 +150,7 @@ def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:
 
 
 def _check_classes(manifest: Manifest, splits: Splits) -> None:
-    """Check that all splits train on the tested classes, so that their scores are comparable."""
+    """Raise SplitError unless all splits train on the tested classes, for comparable scores."""
     tested = tested_classes(manifest, splits)
     for split in splits:
         trained = manifest.select(split.train).classes
@@ -236,8 +239,8 @@ class Evaluation:
     splits, seeds : training and test images, and random seeds
     plans : training plans by name
     results : predictions of every run
-    values, comparisons, timing : rows of the tables
-    region : class of the regions to detect; the classes are then tissue without and with it
+    values, comparisons, timing : rows of the tables results, comparisons and timing
+    region : class of the regions to detect; `classes` are then tissue without and with regions
     confounders : properties of the images that are associated with the class
     """
 
@@ -259,7 +262,7 @@ class Evaluation:
 
     @property
     def classes(self) -> list[str]:
-        """Tested classes; of two, the second is positive."""
+        """Tested classes; if there are two, the second is positive."""
         if self.region is not None:
             return region_classes(self.manifest, self.region)
         return tested_classes(self.manifest, self.splits)
@@ -284,7 +287,7 @@ class Evaluation:
         return [name for name in self.plans if name not in failed]
 
     def sizes(self) -> list[int | None]:
-        """Return the numbers of training images per class; [None] without a learning curve."""
+        """Return the numbers of training images per class; [None] if the protocol sets none."""
         return list(dict.fromkeys(split.n_per_class for split in self.splits))
 
     @property
@@ -320,13 +323,13 @@ class Evaluation:
         Parameters
         ----------
         method : name of the plan
-        size : number of training images per class; None if none was requested
+        size : number of training images per class; None if the protocol sets none
         kind : kind of predictions, see `Repeats`
         """
-        return self.gathered.select(method, size, kind)
+        return self.all_repeats.select(method, size, kind)
 
     @cached_property
-    def gathered(self) -> Repeats:
+    def all_repeats(self) -> Repeats:
         """Predictions of all methods, collected by repeat and seed."""
         return Repeats(self.manifest, self.results)
 
@@ -338,7 +341,7 @@ def evaluate(
     folder: Path,
     *,
     seeds: Sequence[int] = (0,),
-    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (frozen)
+    execution: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (frozen)
     region: str | None = None,
 ) -> Evaluation:
     """Run all missing combinations of plan, split and seed, and write the tables.
@@ -350,17 +353,17 @@ def evaluate(
     splits : training and test images
     folder : output folder
     seeds : random seeds
-    work : execution options
+    execution : number of threads, cache folder, progress callback and executor
     region : class of the regions to detect, instead of classification; images are labelled as by
         `relabel_by_region`
     """
     check_measurable(manifest, splits, region)
-    check_sizes(manifest, plans.values())
+    check_pixel_sizes(manifest, plans.values())
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
-    work = replace(work, cache=work.cache or folder / "cache")
+    execution = replace(execution, cache=execution.cache or folder / "cache")
     tasks = create_tasks(plans, splits, seeds, region)
-    results = run_tasks(manifest, tasks, folder / "runs", work)
+    results = run_tasks(manifest, tasks, folder / "runs", execution)
     done = Evaluation(
         manifest, splits, dict(plans), list(seeds), results, [], [], timing_rows(results), region
     )
@@ -370,7 +373,7 @@ def evaluate(
         folder / "predictions", prediction_rows(manifest, results), ("method", "seed", "split")
     )
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
-    measured = done.gathered, done.sizes(), done.methods, done.measures
+    measured = done.all_repeats, done.sizes(), done.methods, done.measures
     done.values.extend(metric_table(*measured))
     done.comparisons.extend(comparison_table(*measured))
     write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
@@ -386,10 +389,10 @@ def run_evaluation(
     splits: Splits,
     folder: Path,
     seeds: Sequence[int],
-    work: ExecutionOptions,
+    execution: ExecutionOptions,
 ) -> list[EvaluationResult]:
-    """Return the results of every plan, split and seed; those in `folder` are loaded."""
-    return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, work)
+    """Run plans as in `evaluate`, without tables; results that are in `folder` are loaded."""
+    return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, execution)
 
 
 def create_tasks(
@@ -417,7 +420,7 @@ def provenance(evaluation: Evaluation) -> dict[str, Any]:
         "confounders": [asdict(found) for found in evaluation.confounders],
         "kept_apart": sorted({split.by for split in evaluation.splits}),
         "seeds": evaluation.seeds,
-        "draws_of_patients": N_DRAWS,
+        "draws_of_patients": N_REPLICATES,
         "recipes": {name: plan.to_dict() for name, plan in evaluation.plans.items()},
         "versions": {name: version(name) for name in PACKAGES},
         "python": platform.python_version(),
@@ -437,8 +440,8 @@ class ExampleModel:
     split: Split
     model: Model
 
-    def bases(self) -> dict[str, NDArray[Any]]:
-        """Return the atoms (n_atoms, n_features) of each class, with the sign of their usage."""
+    def atoms_by_class(self) -> dict[str, NDArray[Any]]:
+        """Return the atoms (n_atoms, n_features) by class name, with the sign of their usage."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.class_names_)
@@ -448,12 +451,11 @@ class ExampleModel:
 
 
 def train_example(
-    evaluation: Evaluation, folder: Path, work: ExecutionOptions
+    evaluation: Evaluation, folder: Path, execution: ExecutionOptions
 ) -> ExampleModel | None:
-    """Return a model whose atoms can be shown as images, trained on one split.
+    """Return a model whose atoms are image patches, trained on one split; None without such atoms.
 
-    Its method is the first with such atoms; None if there is none. A model stored in `folder` is
-    loaded.
+    The method is the first with such atoms. A model stored in `folder` is loaded.
     """
     method = next(
         (name for name in evaluation.methods if has_pixel_atoms(evaluation.plans[name].recipe)),
@@ -465,7 +467,9 @@ def train_example(
     # The example of an ensemble is its first member.
     plan = Plan(evaluation.plans[method].recipe)
     task = EvaluationTask(method, plan, split, evaluation.seeds[0], evaluation.region)
-    return ExampleModel(method, split, trained_model(task, evaluation.manifest, folder, work))
+    return ExampleModel(
+        method, split, load_or_train_model(task, evaluation.manifest, folder, execution)
+    )
 
 
 def has_pixel_atoms(recipe: Recipe) -> bool:
@@ -475,18 +479,18 @@ def has_pixel_atoms(recipe: Recipe) -> bool:
     return on_pixels and recipe.is_patch_level and bool(method.has_class_atoms)
 
 
-def trained_model(
-    task: EvaluationTask, manifest: Manifest, folder: Path, work: ExecutionOptions
+def load_or_train_model(
+    task: EvaluationTask, manifest: Manifest, folder: Path, execution: ExecutionOptions
 ) -> Model:
     """Load the model of a task from `folder`, or train and save it."""
-    run = task.run(manifest, work)
+    run = task.create_run(manifest, execution)
     file = folder / f"{run.key}{SUFFIX}"
     if file.is_file():
         try:
-            return load_model(file, n_jobs=work.n_jobs)
+            return load_model(file, n_jobs=execution.n_jobs)
         except ModelFileError as error:
             warnings.warn(f"{error}. The model is trained again", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(run.model.fit(run.train, callback=work.callback), file)
+    save_model(run.model.fit(run.train, callback=execution.callback), file)
     # A new model is read back as well, so that a second run gives the same result.
-    return load_model(file, n_jobs=work.n_jobs)
+    return load_model(file, n_jobs=execution.n_jobs)

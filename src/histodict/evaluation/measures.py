@@ -45,8 +45,8 @@ from ..utils.text_io import Row, failure_reason
 from .runs import EvaluationResult
 
 _N_BINS = 1000  # bins of margins, which give the AUC to three digits
-_N_TABLE = 4  # true positives, false negatives, false positives, true negatives
-KINDS = "outside of regions", "inside of regions"
+_N_COUNTS = 4  # true positives, false negatives, false positives, true negatives
+TISSUE_KINDS = "outside of regions", "inside of regions"  # of the true region
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class PatchEvaluation:
 
     Attributes
     ----------
-    margins : (n,), margin of each patch
-    truth : (n,), whether at least half of the patch lies in the true region
-    detected : (n,), whether it lies in a detected region
+    margins : (n_patches,), margin of each patch
+    truth : (n_patches,), whether at least half of the patch lies in the true region
+    detected : (n_patches,), whether the patch lies in a detected region
     """
 
     margins: NDArray[np.float32]
@@ -73,7 +73,7 @@ class PatchEvaluation:
         Parameters
         ----------
         record : image with its mask or label
-        patch_map : predicted patches
+        patch_map : predictions of the patches
         min_patches : minimum number of connected patches of a detected region
         """
         tissue = labelled_patch_mask(record, patch_map)
@@ -82,16 +82,16 @@ class PatchEvaluation:
         truth = region_patch_mask(record, patch_map)
         return cls(patch_map.margins[..., 1][tissue], truth[tissue], is_counted[tissue])
 
-    def table(self) -> NDArray[np.int64]:
-        """Return the numbers of true and false positives and negatives: TP, FN, FP, TN."""
+    def confusion_counts(self) -> NDArray[np.int64]:
+        """Count true positives, false negatives, false positives and true negatives."""
         kinds = [(t, d) for t in (self.truth, ~self.truth) for d in (self.detected, ~self.detected)]
         return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
 
-def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
-    """Return the confusion table of each class, over tissue patches inside outlines.
+def count_in_outlines(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
+    """Return the confusion counts (TP, FN, FP, TN) of each class, by its name.
 
-    The true class of patches outside of all outlines is unknown.
+    Only tissue patches inside an outline count, as the true class of the others is unknown.
     """
     masks = [find_patches_in_region(record, name, patch_map) for name in patch_map.classes]
     known = np.any(masks, axis=0) & patch_map.tissue
@@ -100,50 +100,51 @@ def outlined_tables(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArr
             patch_map.margins[..., class_index][known],
             mask[known],
             patch_map.predicted_classes[known] == class_index,
-        ).table()
+        ).confusion_counts()
         for class_index, (name, mask) in enumerate(zip(patch_map.classes, masks, strict=True))
     }
 
 
-def patch_counts(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
-    """Return the counts of each image, (n_images, n_columns).
+def count_patches(images: Sequence[PatchEvaluation]) -> NDArray[np.int64]:
+    """Return the patch counts of each image, (n_images, 4 + 2 n_bins).
 
-    The columns are the confusion table, then a histogram of the margins of patches in the true
+    The columns are TP, FN, FP and TN, then a histogram of the margins of patches in the true
     region, and one of the other patches. Bins are quantiles of the margins of all images.
     """
     if not images:
-        return np.zeros((0, _N_TABLE + 2), np.int64)
+        return np.zeros((0, _N_COUNTS + 2), np.int64)
     margins = np.concatenate([image.margins for image in images])
     levels = np.linspace(0, 1, _N_BINS + 1)[1:-1]
     edges = np.unique(np.quantile(margins, levels)) if len(margins) else np.zeros(0)
-    return np.array([_counts(image, edges) for image in images])
+    return np.array([_image_counts(image, edges) for image in images])
 
 
-def _counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray[np.int64]:
+def _image_counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray[np.int64]:
     bins = np.searchsorted(edges, image.margins, side="right")
     kinds = image.truth, ~image.truth
     by_margin = [np.bincount(bins[kind], minlength=len(edges) + 1) for kind in kinds]
-    return np.concatenate([image.table(), *by_margin])
+    return np.concatenate([image.confusion_counts(), *by_margin])
 
 
-def dice(table: NDArray[np.int64]) -> float | None:
-    """Return the Dice coefficient of a confusion table; None without true and detected regions."""
+def dice(counts: NDArray[np.int64]) -> float | None:
+    """Return the Dice coefficient of TP, FN, FP, TN; None without true and detected regions."""
     try:
-        return PATCH_METRICS["Dice"](np.empty(0), table[None])
+        return PATCH_METRICS["Dice"](np.empty(0), counts[None])
     except UndefinedMetricError:
         return None
 
 
 def split_inside_outside(repeat: Repeat) -> Repeat:
-    """Split the counts of each image into one row for the true region and one for the rest.
+    """Split the patch counts of each image into rows inside and outside of the true region.
 
-    Both are labelled as classes, so that bootstrap replicates contain both. Empty rows are omitted.
+    The two kinds of rows have different labels, so that the stratified bootstrap draws both. Rows
+    without patches are omitted.
     """
-    n_bins = (repeat.predictions.shape[1] - _N_TABLE) // 2
+    n_bins = (repeat.predictions.shape[1] - _N_COUNTS) // 2
     # Columns that count patches of the region.
     inside = np.repeat([True, False, True, False], [2, 2, n_bins, n_bins])
     counts = np.concatenate([repeat.predictions * ~inside, repeat.predictions * inside])
-    labels = np.repeat(KINDS, len(repeat.predictions))
+    labels = np.repeat(TISSUE_KINDS, len(repeat.predictions))
     is_nonempty = counts.any(axis=1)
     return Repeat(
         labels[is_nonempty], np.tile(repeat.patients, 2)[is_nonempty], counts[is_nonempty]
@@ -151,9 +152,9 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of the patches, with the operating point of the detected regions."""
-    tp, fn, fp, tn = counts[:, :_N_TABLE].sum(axis=0).tolist()
-    inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
+    """Return the ROC curve of patches from `count_patches`, with the point of the regions."""
+    tp, fn, fp, tn = counts[:, :_N_COUNTS].sum(axis=0).tolist()
+    inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     false_negative_rate, specificity = (
         np.cumsum([0, *kind]) / max(1, kind.sum()) for kind in (inside, outside)
     )
@@ -167,22 +168,22 @@ def _ratio(
     labels: NDArray[Any],
     counts: NDArray[np.int64],
 ) -> float:
-    """Return the ratio of two weighted sums of the confusion table."""
-    total = counts[:, :_N_TABLE].sum(axis=0)
+    """Return the ratio of two weighted sums of TP, FN, FP and TN: a `Metric` for fixed weights."""
+    total = counts[:, :_N_COUNTS].sum(axis=0)
     if not total @ denominator:
         raise UndefinedMetricError("there are no patches with a known class")
     return float(total @ numerator / (total @ denominator))
 
 
 def _binned_auc(labels: NDArray[Any], counts: NDArray[np.int64]) -> float:
-    inside, outside = np.split(counts[:, _N_TABLE:].sum(axis=0), 2)
+    inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     if not inside.sum() or not outside.sum():
         raise UndefinedMetricError("AUC needs patches inside and outside of regions")
     n_lower = np.cumsum(outside) - outside
     return float((inside * (n_lower + outside / 2)).sum() / (inside.sum() * outside.sum()))
 
 
-# Metrics of `patch_counts`; the first is used for the comparisons.
+# Metrics of `count_patches`; the first is used for the comparisons.
 PATCH_METRICS: dict[str, Metric] = {
     "AUC": _binned_auc,
     "Dice": partial(_ratio, (2, 0, 0, 0), (2, 1, 1, 0)),
@@ -196,13 +197,13 @@ OVERLAPS: dict[str, Metric] = {
 }
 
 
-N_DRAWS = 2000  # bootstrap replicates of every interval and comparison
-# Name of each metric: kind of predictions, as in `Repeats`, and function.
+N_REPLICATES = 2000  # bootstrap replicates of every interval and comparison
+# Metrics by name: kind of predictions, as in `Repeats`, and function.
 Measures = dict[str, tuple[str, Callable[..., float]]]
 
 
 def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list[Row]:
-    """Return a table row for each test image of each successful run."""
+    """Return a table row per test image of each successful run."""
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
@@ -217,25 +218,25 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **_scores(result, i, record),
+                    **_score_columns(result, i, record),
                 }
             )
     return rows
 
 
-def _scores(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
-    """Return table columns of the i-th image: its scores; for regions, also the confusion table."""
+def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
+    """Return the scores of the i-th image as table columns; for regions, also TP, FN, FP, TN."""
     predictions = result.predicted
     if predictions.min_patches is None:
         return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
-    table = patch_evaluation(result, i, record).table().tolist()
+    table = evaluate_patches(result, i, record).confusion_counts().tolist()
     names = "hits", "misses", "false_alarms", "rest"
     scores = {"score": predictions.scores[i][0], "min_patches": predictions.min_patches}
     return scores | dict(zip(names, table, strict=True))
 
 
-def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
-    """Return the patches of the i-th image of a run with regions."""
+def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
+    """Evaluate the patches of the i-th test image of a run that detects regions."""
     patch_map, min_patches = result.predicted.load_map(i), result.predicted.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
@@ -243,16 +244,19 @@ def patch_evaluation(result: EvaluationResult, i: int, record: ImageRecord) -> P
 
 
 def metric_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
-    """Return a table row with value and interval for each training set size, method and metric."""
-    rows = []
+    """Return a table row with value and interval for each training set size, method and metric.
+
+    `sizes` are numbers of training images per class, or None if the protocol sets none.
+    """
+    rows, shares_patients = [], repeats.cross_validated
     for size in sizes:
         for method in methods:
-            for name, (kind, metric) in measured.items():
+            for name, (kind, metric) in measures.items():
                 tested = repeats.select(method, size, kind)
                 interval = bootstrap_interval(
-                    metric, tested, n_replicates=N_DRAWS, cross_validated=repeats.cross_validated
+                    metric, tested, n_replicates=N_REPLICATES, cross_validated=shares_patients
                 )
                 spread = [metric(repeat.labels, repeat.predictions) for repeat in tested]
                 rows.append(
@@ -272,16 +276,20 @@ def metric_table(
 
 
 def comparison_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measured: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
 ) -> list[Row]:
-    """Return the table of paired comparisons with the first method, with Holm's correction."""
+    """Return a table row per comparison of the first method with another one, by the first metric.
+
+    Comparisons are paired by patient; p-values are corrected by Holm's method. See `metric_table`
+    for the parameters.
+    """
     rows: list[Row] = []
-    measure, (kind, metric) = next(iter(measured.items()))
+    measure, (kind, metric) = next(iter(measures.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
     for size in sizes if len(methods) > 1 else ():
         first, *others = (repeats.select(name, size, kind) for name in methods)
         comparisons = {
-            name: paired_bootstrap(metric, first, other, n_replicates=N_DRAWS)
+            name: paired_bootstrap(metric, first, other, n_replicates=N_REPLICATES)
             for name, other in zip(methods[1:], others, strict=True)
         }
         corrected = holm([comparison.p_value for comparison in comparisons.values()])
@@ -303,10 +311,7 @@ def comparison_table(
 
 
 def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
-    """Return the metrics of an evaluation, each with the kind of predictions it needs.
-
-    See `Repeats` for the kinds.
-    """
+    """Return the metrics of an evaluation, each with its kind of predictions (see `Repeats`)."""
     if regions:
         return {name: ("patches", metric) for name, metric in PATCH_METRICS.items()}
     chosen: Measures = {
@@ -322,7 +327,7 @@ def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
 
 
 class Repeats:
-    """Predictions of all methods by repeat and seed, collected once.
+    """Predictions of all methods by repeat and seed, collected at first use.
 
     The kind of predictions is "labels" or "scores" of images; for regions, "counts" of patches with
     one row per image, or "patches" with separate rows inside and outside of regions.
@@ -344,8 +349,8 @@ class Repeats:
         Parameters
         ----------
         method : name of the plan
-        size : number of training images per class; None if none was requested
-        kind : kind of predictions
+        size : number of training images per class; None if the protocol sets none
+        kind : kind of predictions: "labels", "scores", "counts" or "patches"
         """
         key = method, size, kind
         if key not in self._computed:
@@ -362,27 +367,27 @@ class Repeats:
             chosen = [result for result in of_method if result.task.seed == seed]
             splits = [result.task.split for result in chosen]
             if kind == "counts":
-                yield from self._counts(chosen, splits)
+                yield from self._patch_counts(chosen, splits)
             else:
                 yield from collect_repeats(
                     self.manifest, splits, [_predictions(r, kind) for r in chosen]
                 )
 
-    def _counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
-        """Return patch counts per image, with equal labels so that resampling is not stratified."""
+    def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
+        """Return patch counts per image; equal labels prevent stratified resampling."""
         records = [self.manifest.select(split.test).records for split in splits]
         evaluations = [
-            [patch_evaluation(result, i, record) for i, record in enumerate(of_split)]
+            [evaluate_patches(result, i, record) for i, record in enumerate(of_split)]
             for result, of_split in zip(results, records, strict=True)
         ]
-        counts = patch_counts([image for of_split in evaluations for image in of_split])
+        counts = count_patches([image for of_split in evaluations for image in of_split])
         ends = np.cumsum([len(of_split) for of_split in evaluations])
         repeats = collect_repeats(self.manifest, splits, np.split(counts, ends[:-1]))
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in repeats]
 
 
 def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
-    """Return the labels or scores; images without tissue have the score 0."""
+    """Return the "labels" or "scores" of a run; images without tissue have the score 0."""
     if kind == "labels":
         return np.array(result.predicted.labels)
     scores = np.nan_to_num(np.array(result.predicted.scores, dtype=np.float64))
@@ -390,7 +395,7 @@ def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
 
 
 def timing_rows(results: list[EvaluationResult]) -> list[Row]:
-    """Return time and memory of each successful run."""
+    """Return a table row with time and memory of each successful run."""
     return [
         {
             "method": result.task.method,
@@ -411,10 +416,12 @@ def timing_rows(results: list[EvaluationResult]) -> list[Row]:
 ScoredMap = tuple[ImageRecord, Path, int]
 
 
-def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
-    """Return metrics and confusion table of predictions with a true label; None without any.
+def score_predictions(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return metrics of the predictions of images; None if no image has a true label.
 
     `rows` has a table row per image. Images whose true label is not in `classes` are only counted.
+    The result has "metrics" (value and interval by name), "confusion" (rows of the matrix), numbers
+    of images and patients, and "few_patients" (a warning).
     """
     known = [row for row in rows if "truth" in row]
     evaluated = [row for row in known if row["truth"] in classes]
@@ -444,10 +451,10 @@ def score_rows(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any] | 
     return scores
 
 
-def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
-    """Return the scores of the model before tuning, with a note for the scores after it.
+def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
+    """Return the metrics of a tuned model before its tuning ("untuned"), and notes.
 
-    Scores on images that were used for tuning are too optimistic.
+    Metrics of a tuned model on images that were used for tuning are too optimistic.
 
     Parameters
     ----------
@@ -455,8 +462,8 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     rows : predictions of images whose true class is a class of the model
     n_tuned : number of these images that the model was tuned on
     """
-    as_trained = _untuned(model, rows)
-    scores = score_rows(model.class_names_, as_trained) if as_trained else None
+    as_trained = _undo_tuning(model, rows)
+    scores = score_predictions(model.class_names_, as_trained) if as_trained else None
     return {
         "n_images": n_tuned,
         "note": NOTE,
@@ -465,8 +472,8 @@ def tuned_scores(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, A
     }
 
 
-def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
-    """Return the predictions of the untuned model; None if they cannot be restored."""
+def _undo_tuning(model: Model, rows: Sequence[Row]) -> list[Row] | None:
+    """Return the predictions (rows) of the untuned model; None if they cannot be restored."""
     of_regions = model.finds_regions
     threshold = original_threshold(model.training_info_) if of_regions else 0.0
     shift = 0.0 if of_regions else total_shift(model.training_info_)
@@ -483,7 +490,7 @@ def _untuned(model: Model, rows: Sequence[Row]) -> list[Row] | None:
 
 
 def _confusion_rows(classes: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each true class with the counts of predicted labels, including no tissue."""
+    """Return a row per true class with the number of images by predicted label."""
     counts = Counter((row["truth"], row["top_label"]) for row in rows)
     labels = list(dict.fromkeys([*classes, *(row["top_label"] for row in rows)]))
     return [{"truth": t} | {label: counts[t, label] for label in labels} for t in classes]
@@ -494,20 +501,20 @@ def _predicted_labels(rows: Sequence[Row]) -> NDArray[Any]:
 
 
 def _image_scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.float64]:
-    """Return the scores; images without tissue have the score 0."""
+    """Return the scores of the images, which are 0 for images without tissue."""
     if len(classes) == 2:
         return np.array([row["score"] or 0.0 for row in rows])
     return np.array([[row[f"score_{name}"] or 0.0 for name in classes] for row in rows])
 
 
 def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
-    """Return a metric with its interval; `note` states what is undefined."""
+    """Return "value", "low" and "high" of a metric; undefined ones are None, as "note" explains."""
     try:
         value = metric(repeat.labels, repeat.predictions)
     except ValueError as error:
         return {"value": None, "low": None, "high": None, "note": str(error)}
     try:
-        interval = bootstrap_interval(metric, [repeat], n_replicates=N_DRAWS)
+        interval = bootstrap_interval(metric, [repeat], n_replicates=N_REPLICATES)
     except ValueError as error:
         return {"value": value, "low": None, "high": None, "note": str(error)}
     return {"value": interval.value, "low": interval.low, "high": interval.high}
@@ -517,7 +524,7 @@ def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 
 
 def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return metrics of the patches of all images against their masks or labels.
+    """Return metrics with intervals of the patches of all images against their masks or labels.
 
     The result is empty without patches.
     """
@@ -526,7 +533,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
         for image in images
         if (evaluation := _patch_evaluation_or_none(*image))
     ]
-    counts = patch_counts([evaluation for _, evaluation in evaluated])
+    counts = count_patches([evaluation for _, evaluation in evaluated])
     if not counts.any():
         return {}
     records = [record for record, _ in evaluated]
@@ -536,7 +543,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return the overlap of the predicted patches of each class with the outlines of the class.
+    """Return Dice and IoU, with intervals, of the predicted patches and outlines of each class.
 
     Only patches inside an outline of any class count. Images without outlines are ignored.
     """
@@ -545,7 +552,7 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
         if record.annotations is None:
             continue
         try:
-            image_tables = outlined_tables(record, PatchMap.load(file))
+            image_tables = count_in_outlines(record, PatchMap.load(file))
         except Exception as error:
             _warn_excluded(record, error)
             continue
@@ -559,16 +566,16 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
     }
 
 
-def _single_repeat(tables: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
-    """Return a repeat of images with equal labels, so that resampling is not stratified."""
-    patients = np.array([record.patient for record, _ in tables])
-    return Repeat(np.full(len(tables), "image"), patients, np.array([table for _, table in tables]))
+def _single_repeat(pairs: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Repeat:
+    """Return pairs (image, counts) as a repeat; equal labels prevent stratified resampling."""
+    patients = np.array([record.patient for record, _ in pairs])
+    return Repeat(np.full(len(pairs), "image"), patients, np.array([counts for _, counts in pairs]))
 
 
 def merge_patch_scores(
     scores: dict[str, Any] | None, patches: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Add the scores of patches to those of images; None if there are neither."""
+    """Add the metrics of patches to those of images; None if there are neither."""
     if not patches:
         return scores
     nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}
@@ -579,7 +586,7 @@ def merge_patch_scores(
 def _patch_evaluation_or_none(
     record: ImageRecord, file: Path, min_patches: int
 ) -> PatchEvaluation | None:
-    """Return the evaluation of an image; None, with a warning, if it cannot be read."""
+    """Evaluate the patches of an image; warn and return None if its map or mask cannot be read."""
     try:
         return PatchEvaluation.from_map(record, PatchMap.load(file), min_patches)
     except Exception as error:

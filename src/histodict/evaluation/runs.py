@@ -50,10 +50,13 @@ class EvaluationTask:
         """Description for messages: method, split and seed."""
         return f"{self.method} {self.split.name} seed {self.seed}"
 
-    def run(self, manifest: Manifest, work: ExecutionOptions) -> TrainTestRun:
-        """Return the train-test run of this task, without executing it."""
+    def create_run(self, manifest: Manifest, execution: ExecutionOptions) -> TrainTestRun:
+        """Return the train-test run of this task, which is not executed yet."""
         model: UnfittedModel = self.plan.build_model(
-            region=self.region, random_state=self.seed, n_jobs=work.n_jobs, cache=work.cache
+            region=self.region,
+            random_state=self.seed,
+            n_jobs=execution.n_jobs,
+            cache=execution.cache,
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
         train = train.drop_split_column()  # the split of the task overrides the images' own
@@ -79,7 +82,7 @@ class EvaluationResult:
     def from_outcome(
         cls, task: EvaluationTask, outcome: RunPredictions | str | None
     ) -> EvaluationResult:
-        """Return the result of a task from its predictions, or from an error message."""
+        """Return the result of a task from its outcome: predictions, or an error message."""
         return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
     @property
@@ -91,9 +94,9 @@ class EvaluationResult:
 
 
 def run_tasks(
-    manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, work: ExecutionOptions
+    manifest: Manifest, tasks: Sequence[EvaluationTask], folder: Path, execution: ExecutionOptions
 ) -> list[EvaluationResult]:
-    """Run all tasks and return their results in order; cached results are loaded.
+    """Run all tasks and return their results in the same order; cached results are loaded.
 
     Runs are sent one by one to the executor, whose workers write into `folder`. Without an
     executor, `n_jobs` local processes are used.
@@ -103,28 +106,29 @@ def run_tasks(
     manifest : labelled images
     tasks : runs of the evaluation
     folder : output folder
-    work : execution options
+    execution : number of threads, cache folder, progress callback and executor
     """
     cache = RunCache(folder.absolute())
-    sequential = ExecutionOptions(n_jobs=1, cache=work.cache.absolute() if work.cache else None)
-    runs = [task.run(manifest, sequential) for task in tasks]
+    feature_cache = execution.cache.absolute() if execution.cache else None
+    sequential = ExecutionOptions(n_jobs=1, cache=feature_cache)
+    runs = [task.create_run(manifest, sequential) for task in tasks]
     # An encoder or image that cannot be read makes only its own runs fail.
     results = [_result_or_error(cache.load_cached, each) for each in runs]
     missing = [index for index, predictions in enumerate(results) if predictions is None]
     done = len(tasks) - len(missing)
-    work.callback(Progress("evaluate", done, len(tasks)))
+    execution.callback(Progress("evaluate", done, len(tasks)))
     jobs = [runs[index] for index in missing]
     run = partial(_run_single_threaded, cache)
     new_results = (
-        work.executor.map(run, jobs, on_worker_death=str)
-        if work.executor
-        else _run_parallel(run, jobs, work)
+        execution.executor.map(run, jobs, on_worker_death=str)
+        if execution.executor
+        else _run_parallel(run, jobs, execution)
     )
     with image_cache_enabled():
         for index, result in zip(missing, new_results, strict=True):
             results[index] = result
             done += 1
-            work.callback(Progress("evaluate", done, len(tasks)))
+            execution.callback(Progress("evaluate", done, len(tasks)))
     return [
         EvaluationResult.from_outcome(task, result)
         for task, result in zip(tasks, results, strict=True)
@@ -134,9 +138,9 @@ def run_tasks(
 def _run_parallel(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     jobs: list[TrainTestRun],
-    work: ExecutionOptions,
+    execution: ExecutionOptions,
 ) -> Iterator[RunPredictions | str | None]:
-    n_processes = min(count_jobs(work.n_jobs), len(jobs))
+    n_processes = min(count_jobs(execution.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
         return
@@ -149,15 +153,15 @@ def _run_parallel(
 
 
 def _run_in_worker(
-    parent: int,
-    name: str,
+    parent_pid: int,
+    cache_name: str,
     n_processes: int,
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     job: TrainTestRun,
 ) -> RunPredictions | str | None:
-    """Execute a run; enable the image cache of the process unless it is the parent process."""
-    if os.getpid() != parent:
-        enable_worker_image_cache(name, n_processes)
+    """Call `run`; in a worker process, enable the image cache first."""
+    if os.getpid() != parent_pid:
+        enable_worker_image_cache(cache_name, n_processes)
     return run(job)
 
 
@@ -169,7 +173,7 @@ def _run_single_threaded(cache: RunCache, run: TrainTestRun) -> RunPredictions |
 def _result_or_error(
     function: Callable[[TrainTestRun], RunPredictions | None], run: TrainTestRun
 ) -> RunPredictions | str | None:
-    """Return the result of a step, or its error message, so that other runs continue."""
+    """Return `function(run)`, or the error message if it fails, so that other runs continue."""
     try:
         return function(run)
     except EXPECTED as error:

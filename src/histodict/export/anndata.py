@@ -84,7 +84,8 @@ def read_atom_statistics(path: Path) -> list[Row]:
 
     Raises
     ------
-    ValueError : if the file is no such table
+    ValueError
+        If the file is no such table.
     """
     (_, header), *records = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
@@ -95,12 +96,13 @@ def read_atom_statistics(path: Path) -> list[Row]:
     return rows
 
 
-def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations) -> None:
+def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations) -> None:
     """Check that atom statistics belong to these atoms, with the same atoms disabled.
 
     Raises
     ------
-    ValueError : if the statistics belong to other atoms
+    ValueError
+        If the statistics belong to other atoms.
     """
     if not rows:
         return
@@ -112,22 +114,22 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotatio
         )
     if [
         index for index, row in enumerate(rows) if _parse_boolean("disabled", row["disabled"])
-    ] != notes.disabled:
+    ] != annotations.disabled:
         raise ValueError(f"the atom table is of this model with other disabled atoms: {advice}")
 
 
 def statistics_columns(
-    rows: Sequence[Row], atoms: AtomTable, notes: AtomAnnotations
+    rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations
 ) -> dict[str, Any]:
-    """Return a column per statistic, NaN for unknown values; no columns without statistics.
+    """Return a column of `var` per statistic, NaN for unknown values; none if `rows` is empty.
 
     Parameters
     ----------
     rows : a row per atom, from `read_atom_statistics`
     atoms : atoms of the model
-    notes : their annotations
+    annotations : annotations of the atoms
     """
-    check_statistics(rows, atoms, notes)
+    check_statistics(rows, atoms, annotations)
     if not rows:
         return {}
     columns: dict[str, Any] = {
@@ -158,11 +160,11 @@ _EMPTY_ELEMENTS = ("layers", "obsp", "varp")  # empty parts, which the format re
 
 @dataclass(frozen=True)
 class ImageMetadata:
-    """Metadata of an image.
+    """Metadata of an image for its .h5ad file.
 
     Attributes
     ----------
-    library_id : name that distinguishes its patches from those of other images in one table
+    library_id : name that distinguishes patches of the image from those of others in one table
     record : row of the image table; None without one
     model_digest : digest of the model file; None for a model in memory
     atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if not known
@@ -179,8 +181,10 @@ def check_patch_level(model: Model) -> None:
 
     Raises
     ------
-    ValueError : if the method uses the whole image
-    ImportError : if h5py is missing
+    ValueError
+        If the method uses the whole image.
+    ImportError
+        If h5py is missing.
     """
     import_optional("h5py", "anndata", "--anndata")
     if not model.model_.recipe.is_patch_level:
@@ -200,7 +204,8 @@ def check_statistics_match(model: Model, path: Path | None) -> None:
 
     Raises
     ------
-    ValueError : if the table belongs to other atoms, or the model has none
+    ValueError
+        If the table belongs to other atoms, or the model has none.
     """
     atoms = model.model_.atoms()
     if path is None:
@@ -211,7 +216,7 @@ def check_statistics_match(model: Model, path: Path | None) -> None:
 
 
 def write_h5ad(
-    path: Path, model: Model, predict: Callable[[Model], Prediction], about: ImageMetadata
+    path: Path, model: Model, predict: Callable[[Model], Prediction], metadata: ImageMetadata
 ) -> Prediction:
     """Write the patches of an image with their codes into an .h5ad file; return the prediction.
 
@@ -221,9 +226,9 @@ def write_h5ad(
     ----------
     path : file to write
     model : trained model
-    predict : function that predicts the image with the model that it is given; this is `model`,
-        changed to pass on its codes
-    about : metadata of the image
+    predict : function that predicts the image with the model passed to it, a copy of `model` that
+        also records its codes
+    metadata : metadata of the image
     """
     check_patch_level(model)
     h5py = import_optional("h5py", "anndata", "write AnnData")
@@ -236,7 +241,7 @@ def write_h5ad(
         codes.finish()
         assert prediction.patch_map is not None
         positions = np.concatenate(recorder.positions)
-        _Table(model, prediction, prediction.patch_map, about, positions).write(file, codes)
+        _PatchTable(model, prediction, prediction.patch_map, metadata, positions).write(file, codes)
     return prediction
 
 
@@ -259,22 +264,22 @@ class _CodeWriter(PatchRecorder):
 
 
 @dataclass(frozen=True)
-class _Table:
-    """All parts of the file except X.
+class _PatchTable:
+    """Content of an .h5ad file except X.
 
     Attributes
     ----------
     model : trained model
     prediction : prediction of the image
-    patch_map : its patch map
-    about : metadata of the image
+    patch_map : patch map of the prediction
+    metadata : metadata of the image
     positions : (n_patches, 2), row and column of each patch on the grid
     """
 
     model: Model
     prediction: Prediction
     patch_map: PatchMap
-    about: ImageMetadata
+    metadata: ImageMetadata
     positions: NDArray[np.int32]
 
     def write(self, file: Any, codes: SparseRows) -> None:
@@ -307,7 +312,7 @@ class _Table:
     # --- patches ----------------------------------------------------------------------------------
 
     def _row_names(self, rows: slice) -> list[str]:
-        library = self.about.library_id
+        library = self.metadata.library_id
         return [f"{library}-{row}-{column}" for row, column in self.positions[rows].tolist()]
 
     def _obs(self, predicted: NDArray[np.int16]) -> dict[str, Any]:
@@ -316,11 +321,11 @@ class _Table:
         columns: dict[str, Any] = {"class": Categorical(predicted, classes)}
         columns |= {f"margin_{name}": margins[:, index] for index, name in enumerate(classes)}
         columns |= {"array_row": self.positions[:, 0], "array_col": self.positions[:, 1]}
-        columns["library_id"] = Categorical.constant(self.about.library_id, n)
+        columns["library_id"] = Categorical.constant(self.metadata.library_id, n)
         for name in ("label", "top_label"):
             value = getattr(self.prediction, name) or NO_TISSUE_LABEL
             columns[f"image_{name}"] = Categorical.constant(value, n)
-        record = self.about.record
+        record = self.metadata.record
         if record and record.patient:
             columns["patient"] = Categorical.constant(record.patient, n)
         if record and (record.label or record.has_regions):
@@ -335,7 +340,7 @@ class _Table:
         return self.model.patch_labels(record, corners.astype(np.int64), side)
 
     def _corners(self) -> NDArray[np.float64]:
-        """Return x and y of the upper left corners, in the coordinates of the read pixels."""
+        """Return (x, y) of the upper left corner of each patch, in coordinates of the patch map."""
         grid = self.patch_map.grid
         x = np.array([grid.corner(0, column)[0] for column in range(grid.n_columns)], np.float64)
         y = np.array([grid.corner(row, 0)[1] for row in range(grid.n_rows)], np.float64)
@@ -360,15 +365,15 @@ class _Table:
     def _var(self, usage_counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
         """Return the columns of var; `usage_counts` (n_classes, n_atoms) are numbers of patches."""
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
-        annotations = {} if atoms is None else self._notes(atoms, classes)
+        annotations = {} if atoms is None else self._annotation_columns(atoms, classes)
         fractions = usage_counts / np.maximum(sizes, 1)[:, None]
         by_class = {f"usage_{name}": fractions[index] for index, name in enumerate(classes)}
         return (
             annotations | {"usage": usage_counts.sum(axis=0) / max(1, int(sizes.sum()))} | by_class
         )
 
-    def _notes(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
-        """Return the names and annotations of the atoms."""
+    def _annotation_columns(self, atoms: AtomTable, classes: list[str]) -> dict[str, Any]:
+        """Return the columns of var with class, name, annotations and statistics of each atom."""
         labels, model = atom_labels(atoms.classes, classes), self.model.model_
         notes = [model.atom_annotations.get(atom) for atom in range(len(labels))]
         names = [note.name or label for note, label in zip(notes, labels, strict=True)]
@@ -378,7 +383,7 @@ class _Table:
             "group": Categorical.from_values(note.group for note in notes),
             "artefact": np.array([note.artefact for note in notes]),
             "disabled": np.array([note.disabled for note in notes]),
-        } | statistics_columns(self.about.atom_statistics, atoms, model.atom_annotations)
+        } | statistics_columns(self.metadata.atom_statistics, atoms, model.atom_annotations)
 
     # --- image and model --------------------------------------------------------------------------
 
@@ -391,12 +396,12 @@ class _Table:
         }
         spatial = {"images": {"hires": thumbnail}, "scalefactors": scales, "metadata": {}}
         return {
-            "spatial": {self.about.library_id: spatial},
+            "spatial": {self.metadata.library_id: spatial},
             "class_colors": [_hex_colour(index) for index in range(self.patch_map.n_classes)],
-            "histodict": self._statistics(size),
+            "histodict": self._histodict_metadata(size),
         }
 
-    def _statistics(self, size: tuple[int, int]) -> dict[str, Any]:
+    def _histodict_metadata(self, size: tuple[int, int]) -> dict[str, Any]:
         content, grid = self.model.to_model_data(), self.patch_map.grid
         prediction: Mapping[str, Any] = self.prediction.row()
         return {
@@ -413,7 +418,7 @@ class _Table:
             "decision": self.model.describe_decision(),
             "recipe": json.dumps(content.recipe),
             "training": json.dumps(content.training_info),
-            "model_digest": self.about.model_digest,
+            "model_digest": self.metadata.model_digest,
         }
 
 
@@ -471,8 +476,8 @@ def to_anndata(
     name = library_id or Path(str(source)).stem
     with TemporaryDirectory() as folder:
         path = Path(folder, "patches.h5ad")
-        about = ImageMetadata(name, atom_statistics=[atom.row() for atom in statistics])
-        write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), about)
+        metadata = ImageMetadata(name, atom_statistics=[atom.row() for atom in statistics])
+        write_h5ad(path, model, lambda fitted: fitted.predict_one(source, mpp=mpp), metadata)
         return anndata.read_h5ad(path)
 
 
@@ -498,7 +503,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     spatialdata = import_optional("spatialdata", "spatialdata", "to_spatialdata")
     models = import_module("spatialdata.models")
     table = _copy_or_read(table)
-    spatial = _single_image(table)
+    spatial = _single_spatial_entry(table)
     table.obs[_TILE_ID] = np.arange(table.n_obs)
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
     keys = {"region": _TILES, "region_key": _REGION, "instance_key": _TILE_ID}
@@ -516,7 +521,7 @@ def _copy_or_read(table: Any) -> Any:
     return table.copy()
 
 
-def _single_image(table: Any) -> Any:
+def _single_spatial_entry(table: Any) -> Any:
     images = table.uns.get("spatial", {}) if "histodict" in table.uns else {}
     if len(images) != 1:
         raise ValueError(

@@ -44,7 +44,7 @@ class Categorical:
 
     Attributes
     ----------
-    codes : index of each row's name, -1 for missing
+    codes : index into `names` for each row; -1 for missing
     names : names of the categories
     """
 
@@ -53,12 +53,12 @@ class Categorical:
 
     @classmethod
     def constant(cls, name: str, n_rows: int) -> Categorical:
-        """Return a column with the same name in all rows."""
+        """Return a column with the same category in all rows."""
         return cls(np.zeros(n_rows, np.int8), [name])
 
     @classmethod
     def from_values(cls, values: Iterable[str]) -> Categorical:
-        """Return a column of the given names."""
+        """Return a categorical column with these values, one per row."""
         names, codes = np.unique(np.array(list(values), dtype=object), return_inverse=True)
         return cls(codes.astype(np.int32), [str(name) for name in names])
 
@@ -70,11 +70,11 @@ class LazyIndex:
     Attributes
     ----------
     n_rows : number of rows
-    make : returns the names of a slice of rows
+    format_names : function that returns the names of a slice of rows
     """
 
     n_rows: int
-    make: Callable[[slice], list[str]]
+    format_names: Callable[[slice], list[str]]
 
 
 # --- values by type -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class LazyIndex:
 
 @singledispatch
 def write(value: Any, group: Any, name: str) -> None:
-    """Write a value as an element of this name into a group; None is omitted."""
+    """Write a value into an HDF5 group as an element of this name; None is omitted."""
     raise TypeError(f"{name}: the type {type(value).__name__} cannot be stored in an .h5ad file")
 
 
@@ -106,15 +106,15 @@ def _(value: float, group: Any, name: str) -> None:
 
 @write.register(dict)
 def _(value: Mapping[str, Any], group: Any, name: str) -> None:
-    inside = set_encoding(group.create_group(name), "dict")
+    subgroup = set_encoding(group.create_group(name), "dict")
     for key, part in value.items():
-        write(part, inside, escape_slashes(key))
+        write(part, subgroup, escape_slashes(key))
 
 
 @write.register
 def _(value: np.ndarray, group: Any, name: str) -> None:
-    how = _COMPRESSION if value.size > 1 else {}
-    set_encoding(group.create_dataset(name, data=value, **how), "array")
+    compression = _COMPRESSION if value.size > 1 else {}
+    set_encoding(group.create_dataset(name, data=value, **compression), "array")
 
 
 @write.register(list)
@@ -125,21 +125,21 @@ def _(value: list[str], group: Any, name: str) -> None:
 
 @write.register
 def _(value: LazyIndex, group: Any, name: str) -> None:
-    how = _COMPRESSION if value.n_rows > 1 else {}
+    compression = _COMPRESSION if value.n_rows > 1 else {}
     dataset = set_encoding(
-        group.create_dataset(name, (value.n_rows,), _string_dtype(), **how), "string-array"
+        group.create_dataset(name, (value.n_rows,), _string_dtype(), **compression), "string-array"
     )
     for start in range(0, value.n_rows, _BLOCK):
         rows = slice(start, min(start + _BLOCK, value.n_rows))
-        dataset[rows] = value.make(rows)
+        dataset[rows] = value.format_names(rows)
 
 
 @write.register
 def _(value: Categorical, group: Any, name: str) -> None:
-    inside = set_encoding(group.create_group(name), "categorical")
-    inside.attrs["ordered"] = False
-    write(value.codes, inside, "codes")
-    write(value.names, inside, "categories")
+    subgroup = set_encoding(group.create_group(name), "categorical")
+    subgroup.attrs["ordered"] = False
+    write(value.codes, subgroup, "codes")
+    write(value.names, subgroup, "categories")
 
 
 def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, Any]) -> None:
@@ -152,13 +152,13 @@ def write_frame(group: Any, name: str, index: LazyIndex, columns: Mapping[str, A
     index : names of the rows
     columns : array or `Categorical` per column
     """
-    inside = set_encoding(group.create_group(name), "dataframe")
+    subgroup = set_encoding(group.create_group(name), "dataframe")
     names = [escape_slashes(column) for column in columns]
-    inside.attrs["_index"] = "_index"
-    inside.attrs.create("column-order", np.array(names, dtype=object), dtype=_string_dtype())
-    write(index, inside, "_index")
+    subgroup.attrs["_index"] = "_index"
+    subgroup.attrs.create("column-order", np.array(names, dtype=object), dtype=_string_dtype())
+    write(index, subgroup, "_index")
     for column, values in zip(names, columns.values(), strict=True):
-        write(values, inside, column)
+        write(values, subgroup, column)
 
 
 def escape_slashes(name: str) -> str:
@@ -180,7 +180,7 @@ class SparseRows:
         self._group = set_encoding(group.create_group(name), "csr_matrix")
         self._n_columns = n_columns
         self._counts: list[NDArray[np.int64]] = []
-        self._parts = {
+        self._datasets = {
             part: self._group.create_dataset(
                 part, (0,), kind, maxshape=(None,), chunks=(_BLOCK,), **_COMPRESSION
             )
@@ -188,10 +188,10 @@ class SparseRows:
         }
 
     def add(self, rows: csr_array) -> None:
-        """Append rows."""
+        """Append rows of a matrix."""
         rows.eliminate_zeros()
         self._counts.append(np.diff(rows.indptr).astype(np.int64))
-        for name, dataset in self._parts.items():
+        for name, dataset in self._datasets.items():
             before = len(dataset)
             dataset.resize(before + rows.nnz, axis=0)
             dataset[before:] = getattr(rows, name)
@@ -205,12 +205,15 @@ class SparseRows:
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
     def count_nonzero(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
-        """Count the non-zero values of each column, by label of the row: (n_labels, n_columns)."""
+        """Count the non-zero values of each column by label, (n_labels, n_columns).
+
+        `labels` has the label of each row, from 0 to n_labels - 1.
+        """
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
         counts = np.zeros(n_labels * self._n_columns, np.int64)
         for start in range(0, len(labels), _BLOCK):
             stop = min(start + _BLOCK, len(labels))
-            columns = self._parts["indices"][ends[start] : ends[stop]]
+            columns = self._datasets["indices"][ends[start] : ends[stop]]
             labels_of_values = np.repeat(labels[start:stop], np.diff(ends[start : stop + 1]))
             positions = labels_of_values.astype(np.int64) * self._n_columns + columns
             counts += np.bincount(positions, minlength=len(counts))

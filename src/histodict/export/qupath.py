@@ -50,42 +50,42 @@ class GeoJSONOptions:
 
     Attributes
     ----------
-    of_patches : whether each patch is outlined, instead of connected patches of the same class
-    gzipped : whether outlines are compressed, which QuPath 0.4 and later reads
+    outline_patches : whether to outline each patch instead of connected patches of the same class
+    is_compressed : whether outlines are compressed, which QuPath 0.4 and later reads
     with_project : whether a project of all images is written
     """
 
-    of_patches: bool = False
-    gzipped: bool = False
+    outline_patches: bool = False
+    is_compressed: bool = False
     with_project: bool = False
 
     @property
     def suffix(self) -> str:
         """Suffix of the GeoJSON files."""
-        return ".geojson.gz" if self.gzipped else ".geojson"
+        return ".geojson.gz" if self.is_compressed else ".geojson"
 
     @property
     def fingerprint(self) -> list[bool]:
-        """Options that determine the GeoJSON file of an image."""
-        return [self.of_patches, self.gzipped]
+        """Options that change the GeoJSON file of an image."""
+        return [self.outline_patches, self.is_compressed]
 
 
 def geojson_features(
-    prediction: Prediction, *, of_regions: bool, of_patches: bool = False
+    prediction: Prediction, *, outline_regions: bool, outline_patches: bool = False
 ) -> Iterator[str]:
     """Yield the GeoJSON features of a prediction.
 
     Parameters
     ----------
     prediction : prediction of an image
-    of_regions : whether to outline regions instead of areas of a class
-    of_patches : whether to outline each patch; takes precedence
+    outline_regions : whether to outline regions instead of areas of a class
+    outline_patches : whether to outline each patch; takes precedence
     """
     if prediction.patch_map is None:
         return iter(())
-    if of_patches:
+    if outline_patches:
         return patch_features(prediction.patch_map)
-    if of_regions:
+    if outline_regions:
         return region_features(prediction.regions, prediction.patch_map)
     return area_features(prediction.patch_map)
 
@@ -93,15 +93,15 @@ def geojson_features(
 def score_name(class_name: str) -> str:
     """Return the QuPath measurement name of a class score.
 
-    The score is the margin of a patch, or its mean over an area.
+    The value is the margin of a patch, or the mean margin of an area.
     """
     return f"{class_name}: score"
 
 
-def usage_column(concept: str) -> str:
+def usage_name(concept: str) -> str:
     """Return the QuPath measurement name of the usage of a concept.
 
-    The usage is that of a patch, or the fraction of the patches of an area.
+    The value of an area is the fraction of its patches that use the concept.
     """
     return f"{concept}: use"
 
@@ -111,14 +111,14 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 
     A slide may have a million patches. The text common to a class is formatted once.
     """
-    templates = [_patch_text(name, index) for index, name in enumerate(patch_map.classes)]
-    template = ",".join(f"{_escaped(score_name(name))}:%.5g" for name in patch_map.classes)
+    templates = [_patch_template(name, index) for index, name in enumerate(patch_map.classes)]
+    template = ",".join(f"{_format_text(score_name(name))}:%.5g" for name in patch_map.classes)
     grid, side = patch_map.grid, patch_map.grid.patch_side
     lefts = [grid.corner(0, column)[0] for column in range(grid.n_columns)]
-    across = [(_rounded(left), _rounded(patch_map.clip(left + side, 0, side))) for left in lefts]
+    across = [(_round(left), _round(patch_map.clip(left + side, 0, side))) for left in lefts]
     for row, predicted in enumerate(patch_map.predicted_classes):
         top = grid.corner(row, 0)[1]
-        high, low = _rounded(top), _rounded(patch_map.clip(top + side, 1, side))
+        high, low = _round(top), _round(patch_map.clip(top + side, 1, side))
         scores, is_finite = patch_map.margins[row].tolist(), np.isfinite(patch_map.margins[row])
         all_finite = is_finite.all(axis=1).tolist()
         uses = [(name, used[row].tolist()) for name, used in patch_map.concepts.items()]
@@ -127,38 +127,40 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
             ring = left, high, right, high, right, low, left, low, left, high
             margins = tuple(scores[index])
             values = (
-                template % margins if all_finite[index] else _scores(patch_map.classes, margins)
+                template % margins
+                if all_finite[index]
+                else _format_scores(patch_map.classes, margins)
             )
             if uses:
                 values = ",".join(
-                    filter(None, [values, _usage_measurements({n: u[index] for n, u in uses})])
+                    filter(None, [values, _format_usages({n: u[index] for n, u in uses})])
                 )
             yield templates[predicted[index]] % (*ring, values)
 
 
-def _patch_text(name: str, class_index: int) -> str:
-    """Return a template for patches of a class, with ten ring coordinates and the measurements."""
+def _patch_template(name: str, class_index: int) -> str:
+    """Return a %-format of the features of a class: ten ring coordinates, then measurements."""
     ring = ",".join(["[%s,%s]"] * 5)
     label = _classification(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
 
 
-def _escaped(name: str) -> str:
+def _format_text(name: str) -> str:
     return _ascii_json(name).replace("%", "%%")
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
     """Yield one detection per connected area of patches of one class, with mean class scores."""
     grid = patch_map.grid
-    across, down = ([_rounded(at) for at in lines] for lines in patch_map.cell_lines())
+    across, down = ([_round(at) for at in lines] for lines in patch_map.cell_lines())
 
-    def written(ring: NDArray[np.int32]) -> str:
+    def to_json(ring: NDArray[np.int32]) -> str:
         return ",".join([f"[{across[x]},{down[y]}]" for x, y in ring.tolist()])
 
     for class_index, name in enumerate(patch_map.classes):
         label = _classification(name, class_index)
         for area in patch_map.areas(class_index):
-            geometry = _geometry([[written(ring) for ring in polygon] for polygon in area.polygons])
+            geometry = _geometry([[to_json(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
             measurements = _format_measurements(
                 patch_map, area.margins, area.n_patches, area_px, area.atom_usage
@@ -167,7 +169,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
-    """Yield one annotation per detected region, with the second of the two classes."""
+    """Yield one annotation of the second of the two classes per detected region."""
     label = _classification(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
@@ -185,8 +187,8 @@ def _format_measurements(
     usage: Mapping[str, float],
 ) -> str:
     parts = [
-        _scores(patch_map.classes, scores),
-        _usage_measurements(usage),
+        _format_scores(patch_map.classes, scores),
+        _format_usages(usage),
         f'"patches":{n_patches}',
     ]
     if patch_map.mpp:
@@ -194,25 +196,24 @@ def _format_measurements(
     return ",".join(filter(None, parts))
 
 
-def _scores(classes: Sequence[str], scores: Sequence[float]) -> str:
-    """Format the finite scores; JSON has no infinity and no NaN."""
+def _format_scores(classes: Sequence[str], scores: Sequence[float]) -> str:
+    """Format the finite scores as measurements; JSON has no infinity and no NaN."""
     pairs = zip(classes, scores, strict=True)
     return ",".join(f"{_ascii_json(score_name(n))}:{s:.5g}" for n, s in pairs if math.isfinite(s))
 
 
-def _usage_measurements(usage: Mapping[str, float]) -> str:
+def _format_usages(usage: Mapping[str, float]) -> str:
     return ",".join(
-        f"{_ascii_json(usage_column(name))}:{float(fraction):.5g}"
-        for name, fraction in usage.items()
+        f"{_ascii_json(usage_name(name))}:{float(fraction):.5g}" for name, fraction in usage.items()
     )
 
 
 def _format_ring(ring: Ring) -> str:
-    return ",".join([f"[{_rounded(x)},{_rounded(y)}]" for x, y in ring])
+    return ",".join([f"[{_round(x)},{_round(y)}]" for x, y in ring])
 
 
 def _geometry(polygons: list[list[str]]) -> str:
-    """Return a Polygon or MultiPolygon of formatted rings."""
+    """Return a GeoJSON Polygon or MultiPolygon; `polygons` has the formatted rings of each."""
     shapes = [f"[[{'],['.join(rings)}]]" for rings in polygons]
     if len(shapes) == 1:
         return f'{{"type":"Polygon","coordinates":{shapes[0]}}}'
@@ -220,7 +221,7 @@ def _geometry(polygons: list[list[str]]) -> str:
 
 
 def _classification(name: str, class_index: int) -> str:
-    """Return the classification of a class; its index gives the colour."""
+    """Return the classification of an object as JSON; the index of the class gives the colour."""
     return _ascii_json({"name": name, "color": class_rgb(class_index)})
 
 
@@ -242,7 +243,7 @@ def save_geojson(path: Path, features: Iterable[str]) -> None:
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; compress .gz files without name and time, for reproducible bytes."""
+    """Open a file for writing; .gz files contain no name and time, for reproducible bytes."""
     with path.open("wb") as file:
         if path.suffix != ".gz":
             yield file
@@ -256,8 +257,8 @@ def _ascii_json(content: Any) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _rounded(value: float) -> float:
-    """Format whole numbers without a decimal point, others with two decimals, as QuPath does."""
+def _round(value: float) -> float:
+    """Round to two decimals; return whole numbers as int, without a decimal point in JSON."""
     return int(value) if value == int(value) else round(value, 2)
 
 
@@ -273,18 +274,18 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProjectImage:
-    """Image of a run.
+    """Image of a run, to be added to a project.
 
     Attributes
     ----------
     path : image
     key : name of its files in the results folder
-    label : metadata shown in the image list of the project
+    metadata : metadata shown in the image list of the project
     """
 
     path: Path
     key: str
-    label: dict[str, str]
+    metadata: dict[str, str]
 
 
 def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectImage]) -> None:
@@ -299,7 +300,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
     images : images of the run
     """
     path = folder / "project.qpproj"
-    project = _read(path, "images") or _new_project()
+    project = _read_json(path, "images") or _new_project()
     entries = {_entry_metadata(entry).get(_KEY): entry for entry in project["images"]}
     for image in images:
         if image.key not in entries:
@@ -311,12 +312,12 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
             project["images"].append(entries[image.key])
             project["lastID"] += 1
         entry = entries[image.key]
-        entry["metadata"] = _entry_metadata(entry) | image.label
+        entry["metadata"] = _entry_metadata(entry) | image.metadata
     _save_classes(folder / "classifiers" / "classes.json", classes)
     script = files("histodict.export").joinpath(_SCRIPT).read_text("utf-8")
-    _write(folder / "scripts" / _SCRIPT, script)
-    update = {"uri": _uri(path), "modifyTimestamp": _milliseconds()}
-    _write(path, json.dumps(project | update, indent=2))
+    _write_text(folder / "scripts" / _SCRIPT, script)
+    update = {"uri": _uri(path), "modifyTimestamp": _now_in_ms()}
+    _write_text(path, json.dumps(project | update, indent=2))
 
 
 def _entry_metadata(entry: Json) -> Json:
@@ -327,7 +328,7 @@ def _entry_metadata(entry: Json) -> Json:
 def _new_project() -> Json:
     return {
         "version": _FORMAT,
-        "createTimestamp": _milliseconds(),
+        "createTimestamp": _now_in_ms(),
         "modifyTimestamp": 0,
         "uri": "",
         "lastID": 0,
@@ -356,12 +357,12 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
 
 
 def _save_classes(path: Path, classes: Sequence[str]) -> None:
-    """Add missing classes; existing ones keep their colours, which may be edited in QuPath."""
-    content = _read(path, "pathClasses") or {"pathClasses": []}
+    """Add missing classes to a file; others keep their colours, which may be edited in QuPath."""
+    content = _read_json(path, "pathClasses") or {"pathClasses": []}
     known = {entry.get("name") for entry in content["pathClasses"]}
     new = [{"name": name, "color": _java_rgb(class_rgb(n))} for n, name in enumerate(classes)]
     content["pathClasses"] += [entry for entry in new if entry["name"] not in known]
-    _write(path, json.dumps(content, indent=2))
+    _write_text(path, json.dumps(content, indent=2))
 
 
 def _java_rgb(rgb: tuple[int, int, int]) -> int:
@@ -370,16 +371,19 @@ def _java_rgb(rgb: tuple[int, int, int]) -> int:
     return (red << 16 | green << 8 | blue) - (1 << 24)
 
 
-def _read(path: Path, part: str) -> Json | None:
-    """Return the content of a JSON file, after checking its list `part`; None without a file."""
+def _read_json(path: Path, list_name: str) -> Json | None:
+    """Return the content of a file whose entry `list_name` is a list of objects; None if missing.
+
+    Raise ValueError if the file is damaged.
+    """
     if not path.exists():
         return None
     with suppress(ValueError, TypeError, KeyError):
         content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content[part], list) and all(
-            isinstance(entry, dict) for entry in content[part]
+        if isinstance(content[list_name], list) and all(
+            isinstance(entry, dict) for entry in content[list_name]
         ):
-            return content | ({"lastID": _last_id(content)} if part == "images" else {})
+            return content | ({"lastID": _last_id(content)} if list_name == "images" else {})
     raise ValueError(
         f"{path}: is damaged or not part of a QuPath project; nothing was added. Restore the "
         "file (from QuPath's project.qpproj.backup) or remove its folder, and run the command "
@@ -396,10 +400,10 @@ def _uri(path: Path) -> str:
     return path.absolute().as_uri().replace("file:///", "file:/", 1)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def _milliseconds() -> int:
+def _now_in_ms() -> int:
     return round(time.time() * 1000)

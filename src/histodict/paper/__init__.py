@@ -23,24 +23,24 @@ from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
 from .accuracy import (
     ACCURACY,
-    BASES,
+    BASES_SWEEP,
     CONFUSION,
-    IMAGES,
-    PATCHES,
+    IMAGE_SWEEP,
+    PATCH_SWEEP,
     ROC,
-    bases_count,
     run_accuracy,
+    run_bases_count,
     run_confusion,
     run_roc,
-    training_images,
-    training_patches,
+    run_training_images,
+    run_training_patches,
 )
 from .codes import ATOMS, CODES, run_atoms, run_codes
 from .image_sets import Dataset, load_datasets
 from .setting import (
     FULL,
     QUICK,
-    Choice,
+    ExperimentOptions,
     ExperimentSizes,
     NotPossibleError,
     Outcome,
@@ -53,7 +53,7 @@ __all__ = [
     "EXPERIMENT_NAMES",
     "FULL",
     "QUICK",
-    "Choice",
+    "ExperimentOptions",
     "ExperimentSizes",
     "NotPossibleError",
     "Outcome",
@@ -69,9 +69,9 @@ EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
     ACCURACY: run_accuracy,
     CONFUSION: run_confusion,
     ROC: run_roc,
-    PATCHES.name: training_patches,
-    IMAGES.name: training_images,
-    BASES.name: bases_count,
+    PATCH_SWEEP.name: run_training_patches,
+    IMAGE_SWEEP.name: run_training_images,
+    BASES_SWEEP.name: run_bases_count,
 }
 
 
@@ -93,21 +93,21 @@ def reproduce(
     *,
     sizes: ExperimentSizes = FULL,
     part: str | None = None,
-    choice: Choice | None = None,
-    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
+    options: ExperimentOptions | None = None,
+    execution: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
 ) -> list[Outcome]:
-    """Run one experiment, or all, and write the files above.
+    """Run one experiment, or all, and write figures, tables and an HTML page into a folder.
 
     Parameters
     ----------
-    experiment : name of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
+    experiment : one of EXPERIMENT_NAMES; with "all", experiments that the data does not allow are
         skipped
     data : folder, name of a folder in $HISTODICT_DATA, or "synthetic"
     output : folder to write to; several runs share its page
     sizes : FULL, as in the paper, or QUICK, for a preview in minutes
-    part : text by which tasks are selected: it must occur in their names
-    choice : methods, preset, settings, repeats
-    work : numbers of processes and threads, and progress
+    part : use only the tasks whose name contains this text; None for all
+    options : methods, preset, settings, repeats
+    execution : number of threads, and progress callback
     """
     if experiment not in EXPERIMENT_NAMES:
         raise ValueError(
@@ -118,13 +118,14 @@ def reproduce(
     if experiment != complexity.NAME:
         for dataset in _load_datasets(data, output, sizes, part):
             folder = output / dataset.name
-            work_here = replace(work, cache=folder / "cache")
-            setting = Setting(dataset, folder, sizes, choice or Choice(), work_here)
+            cached = replace(execution, cache=folder / "cache")
+            setting = Setting(dataset, folder, sizes, options or ExperimentOptions(), cached)
             for outcome in _run_experiments(setting, experiment):
                 outcomes.append(replace(outcome, warnings=dataset.warnings))
                 _write_outcome(outcomes[-1], output, dataset.name)
     if experiment in (complexity.NAME, ALL):
-        outcomes.append(complexity.run(sizes.timed, _with_experiment_name(work, complexity.NAME)))
+        execution = _with_experiment_name(execution, complexity.NAME)
+        outcomes.append(complexity.run(sizes.timed_problem, execution))
         _write_outcome(outcomes[-1], output, "")
     return outcomes
 
@@ -147,27 +148,29 @@ def _run_experiments(setting: Setting, experiment: str) -> Iterator[Outcome]:
         if experiment not in (name, ALL):
             continue
         try:
-            yield run_experiment(replace(setting, work=_with_experiment_name(setting.work, name)))
+            yield run_experiment(
+                replace(setting, execution=_with_experiment_name(setting.execution, name))
+            )
         except NotPossibleError:
             if experiment != ALL:
                 raise
 
 
-def _with_experiment_name(work: ExecutionOptions, experiment: str) -> ExecutionOptions:
-    """Return options with the experiment's name in its progress stages, for separate bars."""
+def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> ExecutionOptions:
+    """Return options whose progress stages begin with the name of the experiment."""
 
     def report(progress: Progress) -> None:
         name = STAGES.get(progress.stage, progress.stage).lower()
-        work.callback(replace(progress, stage=f"{experiment}: {name}"))
+        execution.callback(replace(progress, stage=f"{experiment}: {name}"))
 
-    return replace(work, callback=report)
+    return replace(execution, callback=report)
 
 
 # --- files --------------------------------------------------------------------------------------
 
 
 def _write_outcome(outcome: Outcome, output: Path, dataset: str) -> None:
-    """Write figure, tables and metadata of an outcome; `dataset` is empty if it needs no data."""
+    """Write figure, tables, metadata and page; `dataset` is empty if the experiment needs none."""
     folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)

@@ -25,7 +25,6 @@ from ..model_selection.protocols import learning_curve_splits
 from ..models import NO_TISSUE_LABEL, TissueClassifier
 from ..reports.html import INK
 from ..utils.text_io import Row
-from . import setting as published
 from .setting import (
     CLASS_DICTIONARY_METHODS,
     DICTIONARY_METHODS,
@@ -35,13 +34,16 @@ from .setting import (
     Outcome,
     Setting,
     accuracy_row,
-    bar,
-    by,
     describe_failures,
-    figure_grid,
+    draw_bar,
+    group_by,
+    make_figure,
+    method_order,
+    method_style,
     paper_name,
-    rank,
-    style,
+    published_accuracies,
+    published_confusion,
+    published_operating_points,
 )
 
 ACCURACY = "accuracy"
@@ -49,15 +51,16 @@ ACCURACY = "accuracy"
 
 def run_accuracy(setting: Setting) -> Outcome:
     """Evaluate all methods on all splits; also write the tables of `histodict evaluate`."""
+    plans = setting.compared_plans()
     evaluation = evaluate(
-        setting.images, setting.compared(), setting.splits, setting.folder, work=setting.work
+        setting.images, plans, setting.splits, setting.folder, execution=setting.execution
     )
     measured = [
         setting.identifying_columns(method)
         | accuracy_row(evaluation, method, evaluation.sizes()[0])
         for method in evaluation.methods
     ]
-    rows = measured + published.accuracies()
+    rows = measured + published_accuracies()
     return Outcome(
         name=ACCURACY,
         title="Overall accuracy",
@@ -75,14 +78,14 @@ def run_accuracy(setting: Setting) -> Outcome:
 
 def _draw_accuracy(all_rows: list[Row]) -> Figure:
     """Draw one panel of bars per data set."""
-    by_data = by(all_rows, "data")
+    by_data = group_by(all_rows, "data")
     n_lines = max(len(rows) for rows in by_data.values())
-    figure, axes = figure_grid(len(by_data), width=3.4, height=2.4)
+    figure, axes = make_figure(len(by_data), width=3.4, height=2.4)
     for ax, (data, data_rows) in zip(axes, by_data.items(), strict=True):
-        rows = sorted(data_rows, key=rank)
+        rows = sorted(data_rows, key=method_order)
         for y, row in enumerate(rows):
             is_measured = row["source"] == OURS
-            bar(ax, y, row["accuracy"], row["method"], filled=is_measured)
+            draw_bar(ax, y, row["accuracy"], row["method"], filled=is_measured)
             if is_measured:
                 interval = [row["low"], row["high"]]
                 ax.plot(interval, [y, y], color=INK, linewidth=1.2, marker="|")
@@ -101,11 +104,11 @@ CONFUSION = "confusion"
 
 def run_confusion(setting: Setting) -> Outcome:
     """Compute the confusion matrices of all methods on all splits."""
-    evaluation = setting.run(setting.compared(), setting.splits)
+    evaluation = setting.run(setting.compared_plans(), setting.splits)
     measured = [
         row for method in evaluation.methods for row in _confusion_rows(setting, evaluation, method)
     ]
-    published_rows = published.confusion()
+    published_rows = published_confusion()
     n_inconsistent = (
         sum(not row["sums_to_100"] for row in published_rows) // 2
     )  # one entry per class
@@ -148,12 +151,12 @@ def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> li
 
 
 def _draw_confusion(all_rows: list[Row]) -> Figure:
-    """Draw the matrices of all methods below each other, one panel per data set."""
-    by_data = by(all_rows, "data")
+    """Draw one panel per data set, with the matrices of its methods below each other."""
+    by_data = group_by(all_rows, "data")
     n_lines = max(len({(r["method"], r["truth"]) for r in rows}) for rows in by_data.values())
-    figure, axes = figure_grid(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
+    figure, axes = make_figure(len(by_data), width=3.6, height=0.8 + 0.22 * n_lines)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=True):
-        _draw_matrices(ax, sorted(rows, key=rank))
+        _draw_matrices(ax, sorted(rows, key=method_order))
         ax.set_title(f"{data} ({rows[0]['source']}), %")
     return figure
 
@@ -183,24 +186,24 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
 
 ROC = "roc"
 THETAS = np.arange(101) / 100
-SIZES = np.arange(1, MAX_MIN_PATCHES + 1)
-Rates = tuple[NDArray[np.float64], NDArray[np.float64]]
+SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
+Rates = tuple[NDArray[np.float64], NDArray[np.float64]]  # false alarm and miss rates
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """ROC curve of a method: false alarm and miss rates over the threshold "θ" or "m".
+    """ROC curve of a method: false alarm and miss rates by threshold "θ" or "m".
 
     Attributes
     ----------
-    row : data, source and method
+    row : columns "data", "source" and "method"
     parameter : name of the threshold
     values, rates : thresholds, and the (false alarm, miss) rates at each
     operating_point : rates at the thresholds that were chosen on training images
     chosen_values : thresholds that were chosen on training images
     """
 
-    row: Row  # data, source, method
+    row: Row
     parameter: str
     values: NDArray[np.generic]
     rates: Rates
@@ -216,7 +219,7 @@ class _Curve:
             for value, alarm, miss in points
         ]
 
-    def point(self) -> Row:
+    def operating_point_row(self) -> Row:
         """Return the table row of the operating point."""
         value = {"parameter": self.parameter, "mean_value": float(np.mean(self.chosen_values))}
         return (
@@ -227,18 +230,22 @@ class _Curve:
 
 
 def run_roc(setting: Setting) -> Outcome:
-    """Compute ROC curves over θ for two classes of images, and over m for masks."""
+    """Compute ROC curves of images over θ, and of regions over m.
+
+    θ is the minimum fraction of healthy patches of a healthy image, m the minimum number of
+    patches of a region.
+    """
     reason = "curves need methods that classify patches"
     methods = setting.choose_methods(DICTIONARY_METHODS, PATCH_METHODS, reason)
     curves: list[_Curve] = []
-    if setting.dataset.diseased and setting.dataset.images:
+    if setting.dataset.diseased_class and setting.dataset.images:
         curves += _image_curves(setting, methods)
     if setting.regions is not None:
         curves += _region_curves(setting, setting.regions, methods)
     if not curves:
         raise NotPossibleError(f"{setting.dataset.name}: curves need two classes or masks")
     rows = [row for curve in curves for row in curve.rows()]
-    measured = [curve.point() for curve in curves]
+    measured = [curve.operating_point_row() for curve in curves]
     published_points = _published_points()
     summaries = (
         f"{point['method']} {point['false_alarm']:.2f}/{point['miss']:.2f} ({point['parameter']})"
@@ -263,7 +270,7 @@ def _published_points() -> list[Row]:
     learners = [paper_name(method) for method in DICTIONARY_METHODS]
     return [
         point | {"parameter": "m" if point["data"] == "TCGA" else "θ"}
-        for point in published.operating_points()
+        for point in published_operating_points()
         if point["method"] in learners
     ]
 
@@ -285,8 +292,8 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
 def _predict_test_images(
     setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return healthy fraction, true and predicted disease of every test image, as arrays."""
-    positive_class = setting.dataset.diseased
+    """Return for every test image its fraction of healthy patches, true and predicted disease."""
+    positive_class = setting.dataset.diseased_class
     healthy_fractions, diseased, predicted = [], [], []
     for task, model in zip(tasks, models, strict=True):
         for record in setting.images.select(task.split.test).records:
@@ -303,7 +310,7 @@ def _predict_test_images(
 
 
 def _healthy_fraction_threshold(model: TissueClassifier) -> float:
-    """Return the threshold on the fraction of healthy instead of diseased patches."""
+    """Return the threshold of a model as a fraction of healthy patches; NaN if it has none."""
     assert model.aggregator_ is not None
     threshold = model.aggregator_.threshold
     # None if the fractions of all training images are equal.
@@ -313,7 +320,7 @@ def _healthy_fraction_threshold(model: TissueClassifier) -> float:
 def theta_rates(
     healthy_fractions: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
-    """Return (false alarm, miss) rates for every θ, the minimum healthy fraction."""
+    """Return (false alarm, miss) rates for every θ, the minimum fraction of healthy patches."""
     called_healthy = healthy_fractions >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
@@ -348,7 +355,7 @@ def _region_curves(
 def _rates_at_sizes(
     findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Return the (false alarm, miss) rates at the minimum region size m of each split."""
+    """Return (false alarm, miss) rates; `sizes` are the minimum region sizes m of the splits."""
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
     misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]
@@ -360,11 +367,11 @@ def _rates_at_sizes(
 
 def _draw_roc(curves: list[Row], measured: list[Row], published_points: list[Row]) -> Figure:
     """Draw one panel of measured curves per data set, and panels of published points."""
-    by_data, published_parts = by(curves, "data"), by(published_points, "parameter")
-    figure, axes = figure_grid(len(by_data) + len(published_parts), width=3.4, height=3.2)
+    by_data, published_parts = group_by(curves, "data"), group_by(published_points, "parameter")
+    figure, axes = make_figure(len(by_data) + len(published_parts), width=3.4, height=3.2)
     for ax, (data, rows) in zip(axes, by_data.items(), strict=False):
-        for method, curve in by(rows, "method").items():
-            colour, _ = style(method)
+        for method, curve in group_by(rows, "method").items():
+            colour, _ = method_style(method)
             # Steps, as between two points only the worse one is guaranteed.
             ordered = sorted(curve, key=lambda row: (row["false_alarm"], -row["miss"]))
             ax.plot(*_rate_columns(ordered), color=colour, drawstyle="steps-post", linewidth=1.6)
@@ -388,8 +395,8 @@ def _draw_roc(curves: list[Row], measured: list[Row], published_points: list[Row
 
 
 def _scatter_points(ax: Axes, points: Sequence[Row], *, hollow: bool = False) -> None:
-    for method, points_of_method in by(points, "method").items():
-        colour, marker = style(method)
+    for method, points_of_method in group_by(points, "method").items():
+        colour, marker = method_style(method)
         fill = "none" if hollow else colour
         x, y = _rate_columns(points_of_method)
         ax.scatter(x, y, 40, marker=marker, edgecolors=colour, facecolors=fill, label=method)
@@ -410,7 +417,7 @@ class Sweep:
     Attributes
     ----------
     name, title : name of the files, and heading
-    axis : label of the size
+    axis : name of the size, for axes and tables
     published_at : size for which the paper prints accuracies
     """
 
@@ -420,64 +427,64 @@ class Sweep:
     published_at: str
 
 
-PATCHES = Sweep(
+PATCH_SWEEP = Sweep(
     "training-patches",
     "Accuracy by number of training patches",
     "patches per class",
     "10,000 patches per class",
 )
-IMAGES = Sweep(
+IMAGE_SWEEP = Sweep(
     "training-images",
     "Accuracy by number of training images",
     "training images per class",
     "10 (IBL) or 40 (ADL) images",
 )
-BASES = Sweep(
+BASES_SWEEP = Sweep(
     "bases-count", "Accuracy by number of bases", "bases per class", "500 bases per class"
 )
 
 
-def training_patches(setting: Setting) -> Outcome:
+def run_training_patches(setting: Setting) -> Outcome:
     """Compute the accuracy by number of training patches."""
     methods = setting.choose_methods(
         DICTIONARY_METHODS,
         PATCH_METHODS,
         "this experiment needs methods that are trained on patches",
     )
-    return _run_sweep(setting, PATCHES, methods, "patches_per_class", setting.sizes.patches)
+    return _run_sweep(setting, PATCH_SWEEP, methods, "patches_per_class", setting.sizes.patches)
 
 
-def bases_count(setting: Setting) -> Outcome:
-    """Compute the accuracy by number of bases per class.
+def run_bases_count(setting: Setting) -> Outcome:
+    """Compute the accuracy by number k of bases per class.
 
-    A method with one dictionary for all classes gets k atoms per class.
+    A method with one dictionary for all classes gets k atoms for each class.
     """
     possible = (*CLASS_DICTIONARY_METHODS, "nayak")
     methods = setting.choose_methods(
         DICTIONARY_METHODS, possible, "this experiment needs methods that learn bases"
     )
-    return _run_sweep(setting, BASES, methods, "n_atoms", setting.sizes.bases)
+    return _run_sweep(setting, BASES_SWEEP, methods, "n_atoms", setting.sizes.bases)
 
 
-def training_images(setting: Setting) -> Outcome:
-    """Compute the accuracy by number of training images.
+def run_training_images(setting: Setting) -> Outcome:
+    """Compute the accuracy by number of training images per class.
 
     Half of the patients are tested; nested training sets are drawn from the others.
     """
-    plans = setting.compared()
-    n_repeats = setting.choice.n_repeats
+    plans = setting.compared_plans()
+    n_repeats = setting.options.n_repeats
     sizes = training_sizes(setting.images, n_repeats, setting.sizes.n_image_sizes)
     evaluation = setting.run(
         plans, learning_curve_splits(setting.images, sizes, n_repeats=n_repeats)
     )
     rows = [
         setting.identifying_columns(method)
-        | {IMAGES.axis: size}
+        | {IMAGE_SWEEP.axis: size}
         | accuracy_row(evaluation, method, size)
         for method in evaluation.methods
         for size in sizes
     ]
-    return _sweep_outcome(setting, IMAGES, rows, evaluation)
+    return _sweep_outcome(setting, IMAGE_SWEEP, rows, evaluation)
 
 
 def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int]:
@@ -495,8 +502,8 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
 def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
-    """Evaluate a plan for every method and size on the same splits."""
-    if parameter in setting.choice.settings:
+    """Evaluate every method with each of the sizes as `parameter`, on the same splits."""
+    if parameter in setting.options.settings:
         raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}
     plans = {
@@ -516,11 +523,11 @@ def _run_sweep(
 def _sweep_outcome(
     setting: Setting, sweep: Sweep, measured: list[Row], evaluation: Evaluation
 ) -> Outcome:
-    methods = by(measured, "method")
+    methods = group_by(measured, "method")
     columns = ("data", "source", "method", "accuracy")
     published_rows = [
         {column: row[column] for column in columns}
-        for row in published.accuracies()
+        for row in published_accuracies()
         if row["data"] in _SWEEP_DATASETS and row["method"] in methods
     ]
     values = {
@@ -546,8 +553,8 @@ def _draw_sweep(sweep: Sweep, measured: Sequence[Row], published_rows: Sequence[
     figure = Figure(figsize=(7.6, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 1.3])
     steps = sorted({row[sweep.axis] for row in measured})
-    for index, (method, rows) in enumerate(by(measured, "method").items()):
-        colour, marker = style(method)
+    for index, (method, rows) in enumerate(group_by(measured, "method").items()):
+        colour, marker = method_style(method)
         # Shifted, so that all intervals are visible.
         x = [row[sweep.axis] + 0.01 * (index - 3) * (steps[-1] - steps[0]) for row in rows]
         columns = ("accuracy", "low", "high")
@@ -559,9 +566,9 @@ def _draw_sweep(sweep: Sweep, measured: Sequence[Row], published_rows: Sequence[
     left.set_xticks(steps)
     left.set_title(f"{measured[0]['data']} ({OURS})" if measured else OURS)
     left.legend(fontsize=7, ncols=2)
-    names = list(by(published_rows, "data"))
+    names = list(group_by(published_rows, "data"))
     for row in published_rows:
-        colour, marker = style(row["method"])
+        colour, marker = method_style(row["method"])
         position = names.index(row["data"])
         right.scatter(
             position, row["accuracy"], 34, marker=marker, edgecolors=colour, facecolors="none"

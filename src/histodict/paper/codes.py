@@ -30,9 +30,9 @@ from .setting import (
     NotPossibleError,
     Outcome,
     Setting,
-    grid,
+    make_axes_grid,
+    method_style,
     paper_name,
-    style,
 )
 
 ATOMS = "bases"
@@ -96,7 +96,10 @@ def _atom_rows(classes: list[str], dictionaries: dict[str, NDArray[Any]]) -> lis
 
 
 def max_cosine_to_other_classes(D: NDArray[Any]) -> NDArray[np.float64]:
-    """Return for each class and atom the largest |cosine| to an atom of another class."""
+    """Return the largest |cosine| of each atom to an atom of another class, (n_classes, n_atoms).
+
+    `D` has the atoms of each class, (n_classes, n_atoms, n_features).
+    """
     n_classes, n_atoms, n_features = D.shape
     flat = D.reshape(-1, n_features).astype(np.float64)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
@@ -111,7 +114,7 @@ def _draw_atoms(classes: list[str], dictionaries: dict[str, NDArray[Any]], patch
     """Draw a mosaic of atoms per method (rows) and class (columns)."""
     n_lines = -(-min(_N_ATOMS, next(iter(dictionaries.values())).shape[1]) // 10)
     height = 0.35 + 0.36 * n_lines
-    figure, axes = grid(len(dictionaries), len(classes), width=3.6, height=height)
+    figure, axes = make_axes_grid(len(dictionaries), len(classes), width=3.6, height=height)
     for row_axes, (method, D) in zip(axes, dictionaries.items(), strict=True):
         for ax, name, atoms in zip(row_axes, classes, D, strict=True):
             ax.imshow(atom_mosaic(atoms, patch_px, _N_ATOMS), interpolation="nearest")
@@ -130,13 +133,13 @@ _BORDER = "#cc0000"
 
 @dataclass(frozen=True)
 class ImageCodes:
-    """Codes (n_patches, n_classes · n_atoms) of an image, with atoms sorted by class.
+    """Sparse codes (n_patches, n_classes · n_atoms) of an image, with atoms sorted by class.
 
     Attributes
     ----------
     method : name of the method
     truth : class of the image
-    codes : sparse codes
+    codes : sparse codes of the patches
     own_class_fraction : fraction of the summed |codes| on atoms of the image's class
     """
 
@@ -187,7 +190,7 @@ def run_codes(setting: Setting) -> Outcome:
 
 
 def _first_image_of_two_classes(setting: Setting, indices: list[int]) -> list[ImageRecord]:
-    """Return the first test image of the first and of the last class."""
+    """Return the first image of the first and of the last class, among the images `indices`."""
     records = setting.images.select(indices).records
     labels = (setting.dataset.classes[0], setting.dataset.classes[-1])
     return [next(record for record in records if record.label == name) for name in labels]
@@ -239,10 +242,10 @@ def _read_thumbnail(path: Path) -> NDArray[np.uint8]:
 def _draw_codes(
     codes: list[ImageCodes], images: dict[str, NDArray[Any]], classes: list[str]
 ) -> Figure:
-    """Draw each image above its codes by every method, with borders between classes."""
+    """Draw each image above its codes by every method, and separate the atoms of classes."""
     methods = list(dict.fromkeys(image_codes.method for image_codes in codes))
     names = list(images)
-    figure, axes = grid(1 + len(methods), len(names), width=3.8, height=2.1)
+    figure, axes = make_axes_grid(1 + len(methods), len(names), width=3.8, height=2.1)
     for ax, (name, image) in zip(axes[0], images.items(), strict=True):
         ax.imshow(image)
         ax.set_title(f"image of {name}")
@@ -255,7 +258,7 @@ def _draw_codes(
 
 def _scatter_codes(ax: Axes, shown: ImageCodes, classes: list[str]) -> None:
     entries: Any = shown.codes.tocoo()
-    colour, _ = style(shown.method)
+    colour, _ = method_style(shown.method)
     ax.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
     n_codes = shown.codes.shape[1]
     for i in range(1, len(classes)):

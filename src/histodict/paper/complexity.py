@@ -26,11 +26,11 @@ from .setting import (
     SMALL_PROBLEM,
     Outcome,
     Problem,
-    bar,
-    figure_grid,
+    draw_bar,
+    make_figure,
+    method_style,
     paper_name,
     read_table,
-    style,
 )
 
 NAME = "complexity"
@@ -54,7 +54,7 @@ FORMULAS = {
 
 def run(
     measured_problem: Problem = SMALL_PROBLEM,
-    work: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
+    execution: ExecutionOptions = ExecutionOptions(),  # noqa: B008 (it is frozen)
     *,
     counted_problem: Problem = PAPER_PROBLEM,
 ) -> Outcome:
@@ -63,10 +63,10 @@ def run(
     Parameters
     ----------
     measured_problem : size of the measured training
-    work : number of threads, and progress
+    execution : number of threads, and progress callback
     counted_problem : size of the operation counts
     """
-    seconds = measure_training_times(measured_problem, work)
+    seconds = measure_training_times(measured_problem, execution)
     rows = [_table_row(method, counted_problem, seconds[method]) for method in OPERATIONS]
     return Outcome(
         name=NAME,
@@ -74,7 +74,7 @@ def run(
         note=(
             f"Operations of coding in one iteration at {counted_problem}. Times: published for "
             f"that size (MATLAB); measured for a whole training at {measured_problem}, "
-            f"{measured_problem.n_iter} iterations, {count_jobs(work.n_jobs)} threads; "
+            f"{measured_problem.n_iter} iterations, {count_jobs(execution.n_jobs)} threads; "
             "recorded with histodict at the published size with its own number of iterations, for "
             "methods in the table of recorded times."
         ),
@@ -85,13 +85,13 @@ def run(
 
 
 def count_operations(method: str, problem: Problem, q: int) -> int:
-    """Return the number of operations for coding in one iteration, with q steps of the solver."""
+    """Return the operations of coding in one iteration, with `q` steps of the l1 solver."""
     p = problem
     sizes = p.n_classes, p.n_atoms, p.n_samples, p.n_features, p.n_nonzero
     return OPERATIONS[method](*sizes, q)
 
 
-def scientific(number: float) -> str:
+def format_scientific(number: float) -> str:
     """Format a number in scientific notation, such as 6.6e10 or 1.692e11."""
     mantissa, exponent = f"{number:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
@@ -114,7 +114,7 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded_time(method: str, problem: Problem) -> Row:
-    """Return the shortest recorded time of this size, of the runs with the most iterations."""
+    """Return columns with the most recorded iterations at this size, and their shortest time."""
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [
@@ -129,11 +129,11 @@ def _recorded_time(method: str, problem: Problem) -> Row:
 
 
 def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> str:
-    """Format the table for the terminal."""
+    """Format the rows of all methods as a table for the terminal."""
     header = ["method", "operations", *(f"q = {q}" for q in STEPS), "published", "measured"]
     lines = [[*header, "recorded"]]
     for row in rows:
-        counts = [scientific(row[f"operations q={q}"]) for q in STEPS]
+        counts = [format_scientific(row[f"operations q={q}"]) for q in STEPS]
         times = [row["published time"], f"{row['measured seconds']:.2f} s"]
         recorded, rounds = row["recorded seconds"], row["recorded iterations"]
         times.append("not recorded" if recorded is None else f"{recorded:.0f} s ({rounds} it.)")
@@ -152,9 +152,9 @@ def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: P
 
 def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> Figure:
     """Draw operations by q, and seconds: published, recorded, and measured at a small size."""
-    figure, (left, right) = figure_grid(2, width=4.2, height=3.0)
+    figure, (left, right) = make_figure(2, width=4.2, height=3.0)
     for row in rows:
-        colour, marker = style(row["method"])
+        colour, marker = method_style(row["method"])
         counts = [row[f"operations q={q}"] for q in STEPS]
         # The line of FDDL nearly coincides with that of Nayak's.
         dash = "--" if row["method"] == "FDDL" else "-"
@@ -167,7 +167,7 @@ def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) 
     for index, row in enumerate(rows):
         for i, kind in enumerate(_TIME_COLUMNS):
             if row[kind] is not None:
-                bar(right, index + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
+                draw_bar(right, index + 0.27 * (i - 1), row[kind], row["method"], i > 0, 0.24)
                 label = f"{kind.split()[0]} {row[kind]:.3g} s"
                 if kind == "recorded seconds":
                     label += f", {row['recorded iterations']} it."
@@ -182,33 +182,33 @@ def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) 
 
 
 def _format_ticks(axis: Axis) -> None:
-    axis.set_major_formatter(lambda value, _: scientific(value))
+    axis.set_major_formatter(lambda value, _: format_scientific(value))
     axis.set_minor_formatter(lambda value, _: "")
 
 
 # --- measurement --------------------------------------------------------------------------------
 
 
-def measure_training_times(problem: Problem, work: ExecutionOptions) -> dict[str, float]:
-    """Return the training time in seconds by method."""
+def measure_training_times(problem: Problem, execution: ExecutionOptions) -> dict[str, float]:
+    """Return the training time of each method in seconds."""
     seconds: dict[str, float] = {}
     for method in OPERATIONS:
-        work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
-        seconds[method] = measure_training_time(method, problem, n_jobs=work.n_jobs)
-    work.callback(Progress("measure", len(seconds), len(OPERATIONS)))
+        execution.callback(Progress("measure", len(seconds), len(OPERATIONS)))
+        seconds[method] = measure_training_time(method, problem, n_jobs=execution.n_jobs)
+    execution.callback(Progress("measure", len(seconds), len(OPERATIONS)))
     return seconds
 
 
 def measure_training_time(
     method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
 ) -> float:
-    """Return a method's training time (s) on synthetic samples, without compilation."""
+    """Return the training time in seconds on synthetic samples, without compilation."""
     tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
-    _train(method, tiny, n_jobs, seed)
-    return _train(method, problem, n_jobs, seed)
+    _time_training(method, tiny, n_jobs, seed)
+    return _time_training(method, problem, n_jobs, seed)
 
 
-def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
+def _time_training(method: str, problem: Problem, n_jobs: int | None, seed: int) -> float:
     model = get_method(method).load_class()(random_state=seed, n_jobs=n_jobs)
     n_atoms = problem.n_atoms * (problem.n_classes if method == "nayak" else 1)
     parameters = {
@@ -225,7 +225,7 @@ def _train(method: str, problem: Problem, n_jobs: int | None, seed: int) -> floa
 
 
 def synthetic_samples(problem: Problem, seed: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return unit-norm samples, sparse combinations of class atoms plus noise, and labels."""
+    """Return unit-norm samples (sparse combinations of atoms of a class, plus noise) and labels."""
     rng = np.random.default_rng(seed)
     shape = problem.n_classes, problem.n_atoms, problem.n_features
     D = rng.standard_normal(shape, dtype=np.float32)

@@ -32,19 +32,19 @@ __all__ = [
     "DATA_VARIABLE",
     "LAYOUTS",
     "Dataset",
-    "dataset_of_manifest",
-    "dataset_of_records",
+    "dataset_from_manifest",
+    "dataset_from_records",
     "find_breakhis",
     "find_camelyon",
     "find_kather",
     "find_lc25000",
     "find_tcga",
     "find_ucsb",
-    "images_in",
-    "images_under",
+    "list_images",
+    "list_images_recursively",
+    "list_subfolders",
     "load_datasets",
-    "read_rows",
-    "sub_folders",
+    "read_table_rows",
 ]
 
 
@@ -71,8 +71,8 @@ class Dataset:
         return self.images.classes if self.images else []
 
     @property
-    def diseased(self) -> str | None:
-        """Diseased class of two; None for more classes."""
+    def diseased_class(self) -> str | None:
+        """Name of the diseased class; None unless there are two classes."""
         return self.classes[1] if len(self.classes) == 2 else None
 
     @property
@@ -82,12 +82,12 @@ class Dataset:
         return manifest.warnings if manifest else ()
 
 
-def dataset_of_records(
+def dataset_from_records(
     name: str, root: Path, records: Iterable[ImageRecord], *warnings: str, reason: str = ""
 ) -> Dataset:
     """Create a data set from records, sorted by path.
 
-    An image without a patient counts as a separate patient; `reason` is added to the warning.
+    An image without a patient counts as a separate patient, which adds a warning with `reason`.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
@@ -98,10 +98,10 @@ def dataset_of_records(
         )
         warnings = (unknown, *warnings)
     known = (replace(r, patient=r.patient or r.path.relative_to(root).as_posix()) for r in ordered)
-    return dataset_of_manifest(name, Manifest(tuple(known), warnings, root))
+    return dataset_from_manifest(name, Manifest(tuple(known), warnings, root))
 
 
-def dataset_of_manifest(name: str, manifest: Manifest) -> Dataset:
+def dataset_from_manifest(name: str, manifest: Manifest) -> Dataset:
     """Create a data set from a manifest, with classes, masks or both."""
     classes = manifest.classes
     return Dataset(
@@ -115,12 +115,12 @@ def dataset_of_manifest(name: str, manifest: Manifest) -> Dataset:
 # --- files --------------------------------------------------------------------------------------
 
 
-def images_in(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """Return the images in a folder without its sub-folders, sorted by name."""
     return sorted(path for path in folder.iterdir() if _is_image(path))
 
 
-def images_under(folder: Path) -> list[Path]:
+def list_images_recursively(folder: Path) -> list[Path]:
     """Return the images in a folder and its sub-folders, sorted by path."""
     return sorted(path for path in folder.rglob("*") if _is_image(path))
 
@@ -131,19 +131,21 @@ def _is_image(path: Path) -> bool:
     )
 
 
-def sub_folders(folder: Path) -> dict[str, Path]:
-    """Return a dictionary of the visible sub-folders by lower-case name."""
+def list_subfolders(folder: Path) -> dict[str, Path]:
+    """Return the visible sub-folders by name in lower case."""
     folders = sorted(path for path in folder.iterdir() if path.is_dir())
     return {path.name.casefold(): path for path in folders if not path.name.startswith(".")}
 
 
-def read_rows(table: Path) -> list[dict[str, str]]:
+def read_table_rows(table: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file with a header as dictionaries."""
     with table.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
 _MASKS = "masks"
+
+# Each function find_… returns the tasks of a folder; an empty list if it has another layout.
 
 # --- metadata in file names ---------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ def find_ucsb(root: Path) -> list[Dataset]:
         ImageRecord(path, name[2].lower(), name[1].lower())
         for path, name in _match_file_names(root, _UCSB)
     ]
-    return [dataset_of_records("ucsb-breast", root, records)] if records else []
+    return [dataset_from_records("ucsb-breast", root, records)] if records else []
 
 
 def find_breakhis(root: Path) -> list[Dataset]:
@@ -173,13 +175,13 @@ def find_breakhis(root: Path) -> list[Dataset]:
             ImageRecord(path, label, name[2], slide=name[2])
         )
     return [
-        dataset_of_records(f"breakhis-{scale}x", root, records)
+        dataset_from_records(f"breakhis-{scale}x", root, records)
         for scale, records in sorted(by_scale.items())
     ]
 
 
 def _match_file_names(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
-    found = ((path, pattern.match(path.stem)) for path in images_under(root))
+    found = ((path, pattern.match(path.stem)) for path in list_images_recursively(root))
     return [(path, name) for path, name in found if name]
 
 
@@ -208,33 +210,33 @@ def find_tcga(root: Path) -> list[Dataset]:
 
     Masks of regions, such as microvascular proliferation, are in the folder masks/.
     """
-    folders = sub_folders(root)
+    folders = list_subfolders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASKS}
-    records = _records_of_class_folders(root, classes, _BARCODE)
+    records = _read_labelled_folders(root, classes, _BARCODE)
     if not any(record.patient for record in records):
         return []
     reason = "The file names have no barcode such as TCGA-06-0137."
-    return [dataset_of_records(root.name, root, records, reason=reason)]
+    return [dataset_from_records(root.name, root, records, reason=reason)]
 
 
 def find_lc25000(root: Path) -> list[Dataset]:
     """Find LC25000: lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
-    top = sub_folders(root).get("lung_colon_image_set", root)
+    top = list_subfolders(root).get("lung_colon_image_set", root)
     reason = (
         "LC25000 contains about 20 rotated or flipped copies of each source image; keep one "
         "of each, using a published list of duplicates."
     )
     tasks = []
     for organ, labels in _LC25000.items():
-        folder = sub_folders(top).get(f"{organ}_image_sets", top)
-        folders = sub_folders(folder)
+        folder = list_subfolders(top).get(f"{organ}_image_sets", top)
+        folders = list_subfolders(folder)
         classes = {label: folders[name] for name, label in labels.items() if name in folders}
         if len(classes) > 1:
             tasks.append(
-                dataset_of_records(
+                dataset_from_records(
                     f"lc25000-{organ}",
                     folder,
-                    _records_of_class_folders(folder, classes),
+                    _read_labelled_folders(folder, classes),
                     reason=reason,
                 )
             )
@@ -242,8 +244,8 @@ def find_lc25000(root: Path) -> list[Dataset]:
 
 
 def find_kather(root: Path) -> list[Dataset]:
-    """Find the nine tissues of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …)."""
-    folders = sub_folders(root)
+    """Find nine folders of NCT-CRC-HE (ADI/ … TUM/) or the eight of 2016 (01_TUMOR/ …)."""
+    folders = list_subfolders(root)
     newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
     older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
     classes = newer or older
@@ -253,24 +255,24 @@ def find_kather(root: Path) -> list[Dataset]:
         "The file names of NCT-CRC-HE do not contain the patient; test on the set CRC-VAL-HE-7K."
     )
     return [
-        dataset_of_records(
-            root.name, root, _records_of_class_folders(root, classes, _PRIMARY), reason=reason
+        dataset_from_records(
+            root.name, root, _read_labelled_folders(root, classes, _PRIMARY), reason=reason
         )
     ]
 
 
-def _records_of_class_folders(
+def _read_labelled_folders(
     root: Path, class_folders: Mapping[str, Path], pattern: re.Pattern[str] | None = None
 ) -> list[ImageRecord]:
-    """Return the images of class folders, with masks of the same name in root/masks.
+    """Return the images of one folder per label, with masks of the same name in root/masks.
 
-    The groups of `pattern` match patient, slide and site in file names.
+    Named groups of `pattern` match fields of `ImageRecord` in file names, such as the patient.
     """
-    mask_folder = sub_folders(root).get(_MASKS)
-    masks = {path.stem: path for path in images_in(mask_folder)} if mask_folder else {}
+    mask_folder = list_subfolders(root).get(_MASKS)
+    masks = {path.stem: path for path in list_images(mask_folder)} if mask_folder else {}
     records = []
     for label, folder in class_folders.items():
-        for path in images_in(folder):
+        for path in list_images(folder):
             name = pattern.search(path.name) if pattern else None
             metadata: dict[str, Any] = name.groupdict() if name else {"patient": ""}
             records.append(ImageRecord(path, label, mask=masks.get(path.stem), **metadata))
@@ -285,16 +287,16 @@ _SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
 
 def find_camelyon(root: Path) -> list[Dataset]:
     """Find CAMELYON: tiles of lymph node slides, whose masks outline tumour."""
-    folders = sub_folders(root)
+    folders = list_subfolders(root)
     if not {"images", _MASKS} <= set(folders):
         return []
-    masks = {path.stem: path for path in images_in(folders[_MASKS])}
-    files = images_in(folders["images"])
+    masks = {path.stem: path for path in list_images(folders[_MASKS])}
+    files = list_images(folders["images"])
     missing = [path.name for path in files if path.stem not in masks]
     if missing:
         raise ManifestError(f"{root}: {len(missing)} images have no mask, such as {missing[0]}")
     records = [
-        ImageRecord(path, "", _slide_or_patient_or_neighbours(path.stem), mask=masks[path.stem])
+        ImageRecord(path, "", _patient_or_tile_group(path.stem), mask=masks[path.stem])
         for path in files
     ]
     n_unknown = sum(_slide_or_patient(path.stem) is None for path in files)
@@ -303,18 +305,18 @@ def find_camelyon(root: Path) -> list[Dataset]:
         "in the last digit are grouped; others of the same slide may be in both training and "
         "test sets"
     )
-    task = dataset_of_records(root.name, root, records, *([warning] if n_unknown else []))
+    task = dataset_from_records(root.name, root, records, *([warning] if n_unknown else []))
     return [replace(task, region="tumour")]
 
 
 def _slide_or_patient(name: str) -> str | None:
-    """Return the patient or the slide (CAMELYON16) from a tile's name; None if it has none."""
+    """Return the patient or slide (CAMELYON16) in the name of a tile; None if it has neither."""
     found = _PATIENT.search(name) or _SLIDE.search(name)
     return found[0].lower() if found else None
 
 
-def _slide_or_patient_or_neighbours(name: str) -> str:
-    """Return the patient or slide, or else the tile number without its last digit."""
+def _patient_or_tile_group(name: str) -> str:
+    """Return the patient or slide of a tile; if unknown, its number without the last digit."""
     # Tiles are numbered along a slide, so consecutive numbers overlap or touch.
     return _slide_or_patient(name) or (
         f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name
@@ -328,9 +330,9 @@ def find_glas(root: Path) -> list[Dataset]:
     """Find GlaS: benign and malignant glands of the colon; masks outline the glands."""
     if not (root / _GRADE_TABLE).is_file():
         return []
-    files = {path.stem: path for path in images_in(root)}
+    files = {path.stem: path for path in list_images(root)}
     records = [_glas_record(root, row, files) for row in _read_grades(root / _GRADE_TABLE)]
-    task = dataset_of_records("glas", root, records)
+    task = dataset_from_records("glas", root, records)
     # The masks show all glands, including healthy ones, so they are no regions to detect.
     return [Dataset(task.name, task.images)]
 
@@ -338,7 +340,7 @@ def find_glas(root: Path) -> list[Dataset]:
 def _read_grades(table: Path) -> list[dict[str, str]]:
     rows = [
         {str(name).strip().casefold(): str(cell).strip() for name, cell in row.items()}
-        for row in read_rows(table)
+        for row in read_table_rows(table)
     ]
     required = {"name", "patient id", "grade (glas)"}
     if not rows or not required <= set(rows[0]):
@@ -375,7 +377,9 @@ def find_pcam(root: Path) -> list[Dataset]:
         return []
     limit = f"{root}: at most {_MAX_PER_CLASS} images per class and split are used"
     reason = "PCam lists slides only in the files …_meta.csv."
-    return [dataset_of_records("pcam", root, records, *([limit] if packed else []), reason=reason)]
+    return [
+        dataset_from_records("pcam", root, records, *([limit] if packed else []), reason=reason)
+    ]
 
 
 def _extract_hdf5(root: Path, split: str) -> list[ImageRecord]:
@@ -383,7 +387,7 @@ def _extract_hdf5(root: Path, split: str) -> list[ImageRecord]:
     with h5py.File(root / f"{_HDF5_PREFIX}{split}_y.h5", "r") as file:
         labels = np.asarray(file["y"]).ravel().astype(int)
     table = root / f"{_HDF5_PREFIX}{split}_meta.csv"
-    slides = read_rows(table) if table.is_file() else []
+    slides = read_table_rows(table) if table.is_file() else []
     records = []
     with h5py.File(root / f"{_HDF5_PREFIX}{split}_x.h5", "r") as file:
         for index in _evenly_spaced_indices(labels):
@@ -417,35 +421,34 @@ def _evenly_spaced_indices(labels: Any) -> list[int]:
 
 
 def _read_kaggle(root: Path) -> list[ImageRecord]:
-    """Read train/<id>.tif with train_labels.csv, columns id and label."""
+    """Return train/<id>.tif with the labels of train_labels.csv; empty without this table."""
     table = root / "train_labels.csv"
     if not table.is_file():
         return []
-    labels = {row["id"]: int(row["label"]) for row in read_rows(table)}
-    files = [path for path in images_in(root / "train") if path.stem in labels]
+    labels = {row["id"]: int(row["label"]) for row in read_table_rows(table)}
+    files = [path for path in list_images(root / "train") if path.stem in labels]
     return [ImageRecord(path, _LABELS[labels[path.stem]], "") for path in files]
 
 
 def _read_class_folders(root: Path) -> list[ImageRecord]:
-    """Read the class folders 0/ and 1/, which may be inside train/, valid/ and test/."""
-    folders = sub_folders(root)
+    """Return the images of 0/ and 1/ in `root` or in train/, valid/ and test/; [] without these."""
+    folders = list_subfolders(root)
     splits: dict[str | None, Path] = {s: folders[s] for s in _SPLITS if s in folders}
     records = []
     for split, folder in (splits or {None: root}).items():
-        folders = sub_folders(folder)
+        folders = list_subfolders(folder)
         if not {"0", "1"} <= set(folders):
             return []
         records += [
             ImageRecord(path, label, "", split=split)
             for name, label in zip("01", _LABELS, strict=True)
-            for path in images_in(folders[name])
+            for path in list_images(folders[name])
         ]
     return records
 
 
 DATA_VARIABLE = "HISTODICT_DATA"
 
-# A layout returns the tasks of a folder; an empty list if the folder has another layout.
 Layout = Callable[[Path], list[Dataset]]
 LAYOUTS: dict[str, Layout] = {
     "GlaS": find_glas,
@@ -462,7 +465,7 @@ LAYOUTS: dict[str, Layout] = {
 def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
     """Return the tasks of a folder, given by its path or its name in $HISTODICT_DATA.
 
-    `part` selects tasks whose name contains it, such as an organ or a magnification.
+    Only tasks whose name contains `part` are returned, such as an organ or a magnification.
     """
     folder = _resolve_folder(source)
     is_table = folder.is_file() or (folder / MANIFEST_NAME).is_file()
@@ -473,7 +476,7 @@ def load_datasets(source: Path | str, part: str | None = None) -> list[Dataset]:
         tasks = next((tasks for tasks in found if tasks), [])
     if not tasks:
         name = folder.stem if folder.is_file() else folder.name
-        tasks = [dataset_of_manifest(name, manifest or read_manifest(folder))]
+        tasks = [dataset_from_manifest(name, manifest or read_manifest(folder))]
     selected = [task for task in tasks if part is None or part.casefold() in task.name.casefold()]
     if not selected:
         names = ", ".join(task.name for task in tasks)

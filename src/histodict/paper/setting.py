@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..datasets.manifest import Manifest
 from ..encoders import get_patch_features
-from ..evaluation import Evaluation, check_measurable, run_evaluation, trained_model
+from ..evaluation import Evaluation, check_measurable, load_or_train_model, run_evaluation
 from ..evaluation.runs import EvaluationTask
 from ..methods.registry import METHODS
 from ..metrics import scores as metrics
@@ -49,10 +49,10 @@ class Outcome:
     Attributes
     ----------
     title, note : heading and caption
-    rows : table of the figure
+    rows : rows of the main table
     text : summary for the terminal
     draw : function that creates the figure; see `save_figure`
-    extra_tables : further tables by name
+    extra_tables : rows of further tables by name
     failures : failed trainings, one line each
     warnings : problems of the data, such as unknown patients
     """
@@ -77,7 +77,7 @@ def describe_failures(evaluation: Evaluation) -> list[str]:
 
 
 def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
-    """Return a table row: accuracy in percent, its interval by patient, number of predictions."""
+    """Return columns: accuracy in percent, interval by patient, and number of predictions."""
     repeats = evaluation.repeats(method, size, "labels")
     interval = bootstrap_interval(metrics.accuracy, repeats)
     return {
@@ -90,7 +90,7 @@ def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """Size of a training problem; n_samples and n_atoms are per class; defaults as published."""
+    """Size of a training problem, by default as published; atoms and samples are per class."""
 
     n_classes: int = 2
     n_atoms: int = 500
@@ -138,7 +138,7 @@ def paper_name(method: str) -> str:
     return PAPER_NAMES.get(method, method)
 
 
-def confusion() -> list[Row]:
+def published_confusion() -> list[Row]:
     """Return the published confusion matrices in percent of the true class, in the paper's order.
 
     Some printed rows do not sum to 100; they are unchanged, and `sums_to_100` is False.
@@ -158,13 +158,13 @@ def confusion() -> list[Row]:
     return rows
 
 
-def accuracies() -> list[Row]:
+def published_accuracies() -> list[Row]:
     """Return the published accuracies in percent.
 
     Accuracies that the text does not give are computed from the confusion matrices.
     """
     printed = {(row["dataset"], row["method"]): row for row in read_table("accuracy")}
-    correct = [row for row in confusion() if row["truth"] == row["predicted"]]
+    correct = [row for row in published_confusion() if row["truth"] == row["predicted"]]
     rows: list[Row] = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in correct):
         entry = printed.get((data, method))
@@ -179,9 +179,9 @@ def accuracies() -> list[Row]:
     return rows
 
 
-def operating_points() -> list[Row]:
-    """Return every method's false alarm and miss rates, from the published confusion matrices."""
-    rows = confusion()
+def published_operating_points() -> list[Row]:
+    """Return the false alarm and miss rates of the methods, from published confusion matrices."""
+    rows = published_confusion()
     rates = {(r["data"], r["method"], r["truth"], r["predicted"]): r["percent"] / 100 for r in rows}
     points = []
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
@@ -197,7 +197,7 @@ def _published_row(data: str, method: str) -> Row:
 
 @cache
 def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of tables/<name>.csv."""
+    """Return the rows of the table tables/<name>.csv of this package."""
     text = files(__package__).joinpath(f"tables/{name}.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
@@ -223,11 +223,11 @@ class ExperimentSizes:
     ----------
     max_images : maximum number of images per class; None for all
     recipe, parameters : changed recipe settings, and changed method parameters
-    n_atoms : bases per class (k); None for the preset's
+    n_atoms : bases per class (k); None for those of the preset
     patches, bases : numbers of training patches and of bases to compare
     n_image_sizes : number of training set sizes to compare
     synthetic : number of patients, images per patient, and image size (width, height)
-    timed : problem for measuring run times
+    timed_problem : problem for measuring run times
     """
 
     max_images: int | None = None
@@ -238,7 +238,7 @@ class ExperimentSizes:
     bases: tuple[int, ...] = (200, 300, 400, 500, 600)
     n_image_sizes: int = 5
     synthetic: tuple[int, int, tuple[int, int]] = (20, 6, (480, 360))
-    timed: Problem = SMALL_PROBLEM
+    timed_problem: Problem = SMALL_PROBLEM
 
 
 FULL = ExperimentSizes()
@@ -255,12 +255,12 @@ QUICK = ExperimentSizes(
 
 
 @dataclass(frozen=True)
-class Choice:
-    """User options; () and None select the default of the experiment or data set.
+class ExperimentOptions:
+    """Options of all experiments; () and None select the default of an experiment or data set.
 
     Attributes
     ----------
-    methods, preset : methods and preset
+    methods, preset : names of the methods, and of the preset of their settings
     settings : recipe settings as text, as for `train --set`
     per_class : training images of each class; None for those of half of the patients
     n_repeats : number of repeated splits
@@ -281,13 +281,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """Data set and options of experiments; `folder` stores models and features for reuse."""
+    """Data set, sizes and options of an experiment; `folder` stores runs and models for reuse."""
 
     dataset: Dataset
     folder: Path
     sizes: ExperimentSizes = FULL
-    choice: Choice = field(default_factory=Choice)
-    work: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
+    options: ExperimentOptions = field(default_factory=ExperimentOptions)
+    execution: ExecutionOptions = ExecutionOptions()  # noqa: RUF009 (it is frozen)
 
     @cached_property
     def images(self) -> Manifest:
@@ -319,9 +319,9 @@ class Setting:
         NotPossibleError
             If the experiment supports none of the methods.
         """
-        if not self.choice.methods:
+        if not self.options.methods:
             return list(defaults)
-        chosen = [method for method in self.choice.methods if method in possible]
+        chosen = [method for method in self.options.methods if method in possible]
         if not chosen:
             raise NotPossibleError(f"{reason}; choose from {', '.join(possible)}")
         return chosen
@@ -334,17 +334,17 @@ class Setting:
             method: self.plan(method) for method in self.choose_methods(defaults, possible, reason)
         }
 
-    def compared(self) -> dict[str, Plan]:
+    def compared_plans(self) -> dict[str, Plan]:
         """Return the plans of experiments that compare all methods."""
         return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
         """Return the training plan of a method, aggregated by proportion as in the paper.
 
-        `n_atoms` is k, the number of bases per class; a method with one dictionary for all classes
-        gets k atoms per class.
+        `n_atoms` is the number of bases per class; a method with one dictionary for all classes
+        gets as many atoms for each class. `changes` are settings of the recipe.
         """
-        plan = Plan.named(self.choice.preset, method)
+        plan = Plan.named(self.options.preset, method)
         recipe = plan.recipe
         parameters = {k: v for k, v in self.sizes.parameters.items() if recipe.has_setting(k)}
         n_atoms = n_atoms or self.sizes.n_atoms
@@ -359,20 +359,20 @@ class Setting:
             aggregation="proportion",
             **changed_fields,
         )
-        settings = {k: text for k, text in self.choice.settings.items() if plan.has_setting(k)}
+        settings = {k: text for k, text in self.options.settings.items() if plan.has_setting(k)}
         plan = replace(plan, recipe=recipe).parse_settings(settings)
         return replace(plan, recipe=plan.recipe.with_changes(**changes))
 
     @cached_property
     def splits(self) -> Splits:
-        """Splits by patient: the chosen number of training images, or two-fold cross-validation."""
+        """Splits by patient: with `per_class` training images, or two-fold cross-validation."""
         return self.split(self.images)
 
     def split(self, manifest: Manifest) -> Splits:
-        """Return the splits of a manifest."""
-        n_repeats = self.choice.n_repeats
-        if self.choice.per_class is not None:
-            return learning_curve_splits(manifest, [self.choice.per_class], n_repeats=n_repeats)
+        """Return splits of a manifest by the protocol of the property `splits`."""
+        n_repeats = self.options.n_repeats
+        if self.options.per_class is not None:
+            return learning_curve_splits(manifest, [self.options.per_class], n_repeats=n_repeats)
         return k_folds(manifest, 2, n_repeats=n_repeats)
 
     def tasks(self, plans: Mapping[str, Plan], splits: Splits) -> list[EvaluationTask]:
@@ -387,7 +387,7 @@ class Setting:
         """Evaluate every plan on every split, reusing runs in `folder`."""
         check_measurable(self.images, splits)
         folder = self.folder / "runs"
-        results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.work)
+        results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.execution)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
 
     def train_models(
@@ -402,9 +402,9 @@ class Setting:
         tasks = [replace(task, region=region) for task in tasks]
         models: list[Any] = []
         for task in tasks:
-            self.work.callback(Progress("models", len(models), len(tasks)))
-            models.append(trained_model(task, images, self.folder / "models", self.work))
-        self.work.callback(Progress("models", len(models), len(tasks)))
+            self.execution.callback(Progress("models", len(models), len(tasks)))
+            models.append(load_or_train_model(task, images, self.folder / "models", self.execution))
+        self.execution.callback(Progress("models", len(models), len(tasks)))
         return models
 
     def identifying_columns(self, method: str) -> Row:
@@ -412,7 +412,7 @@ class Setting:
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:
-        """Return a caption on the images (by default, the labelled images) and their splits."""
+        """Return a caption on images and their splits; None for the labelled images."""
         manifest = manifest or self.images
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
@@ -423,11 +423,11 @@ class Setting:
         n_patients = len(set(manifest.patients))
         return (
             f"{self.dataset.name}: {len(manifest.records)} images of {n_patients} patients, "
-            f"{protocol_text}, split by patient; preset {self.choice.preset}{self._size_note()}"
+            f"{protocol_text}, split by patient; preset {self.options.preset}{self._size_note()}"
         )
 
     def _size_note(self) -> str:
-        """Return a note on sizes that are smaller than in the paper; empty if they are not."""
+        """Return a note on sizes smaller than in the paper; empty for the sizes of the paper."""
         if self.sizes == FULL:
             return ""
         sizes = f"{self.sizes.n_atoms} atoms, {self.sizes.recipe['patches_per_class']} patches"
@@ -472,7 +472,7 @@ _PNG_DPI = 130
 
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
-    """Write reproducible files path.svg (with text as text) and path.png; return their paths."""
+    """Write the figure of an outcome to path.svg, with text as text, and path.png; return both."""
     with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")
@@ -485,43 +485,45 @@ def save_figure(outcome: Outcome, path: Path) -> list[Path]:
     return [svg, png]
 
 
-def grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """Return a figure and its axes, an array (n_rows, n_columns)."""
+def make_axes_grid(n_rows: int, n_columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    """Return a figure and its axes (n_rows, n_columns), each of `width` x `height` inches."""
     layout = ConstrainedLayoutEngine(h_pad=0.1)
     figure = Figure(figsize=(width * n_columns, height * n_rows), layout=layout)
     return figure, figure.subplots(n_rows, n_columns, squeeze=False)
 
 
-def figure_grid(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure and `n_axes` axes, in rows of at most three."""
+def make_figure(n_axes: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure and `n_axes` axes of `width` x `height` inches, in rows of at most three."""
     n_columns = 2 if n_axes == 4 else min(n_axes, 3)
-    figure, axes = grid(-(-n_axes // n_columns), n_columns, width, height)
+    figure, axes = make_axes_grid(-(-n_axes // n_columns), n_columns, width, height)
     flat: list[Axes] = list(axes.flat)
     for empty in flat[n_axes:]:
         empty.remove()
     return figure, flat[:n_axes]
 
 
-def bar(ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7) -> None:
-    """Draw a horizontal bar in the colour of a method."""
-    colour, _ = style(method)
+def draw_bar(
+    ax: Axes, y: float, value: float, method: str, filled: bool, height: float = 0.7
+) -> None:
+    """Draw a horizontal bar in the colour of a method, filled or outlined."""
+    colour, _ = method_style(method)
     inside = colour if filled else "none"
     ax.barh(y, value, height, facecolor=inside, edgecolor=colour, linewidth=1.4)
 
 
-def rank(row: Row) -> int:
-    """Return the sort key of a row's method in figures."""
+def method_order(row: Row) -> int:
+    """Return the position of the method of a row in figures."""
     return [*_METHOD_STYLES, row["method"]].index(row["method"])
 
 
-def style(method: str) -> tuple[str, str]:
-    """Return colour and marker of a method."""
+def method_style(method: str) -> tuple[str, str]:
+    """Return (colour, marker) of a method in figures."""
     return _METHOD_STYLES.get(method, _OTHER_STYLE)
 
 
-def by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+def group_by(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     """Group rows by the value of a column."""
-    parts: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        parts.setdefault(row[column], []).append(row)
-    return parts
+        groups.setdefault(row[column], []).append(row)
+    return groups

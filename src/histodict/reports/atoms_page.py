@@ -111,7 +111,10 @@ def usage_image(
 def _background(
     path: Path | None, width: float, height: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the image in light grey at this size, and its pixels per level-0 pixel."""
+    """Return a light grey thumbnail, and its pixels per level-0 pixel.
+
+    Without a readable image, it is blank and shows `width` x `height` level-0 pixels.
+    """
     if path is not None:
         try:
             with open_image(path) as source:
@@ -172,7 +175,7 @@ def write_atoms_page(
         "confounded_labels": ",".join(atom.label for atom in report.confounding),
         "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,
-        "map_names": [Path(names[each.position]).name for each in maps],
+        "map_names": [Path(names[each.record_index]).name for each in maps],
         "are_pictures": report.atoms.patch_px is not None,
         "is_pair": recipe.context_scale > 1,
         "features": recipe.features,
@@ -182,7 +185,7 @@ def write_atoms_page(
     write_page(path, "reports/atoms.html.j2", content)
 
 
-def _has_no_sites(report: AtomReportData) -> bool:
+def _is_confounding_untested(report: AtomReportData) -> bool:
     return all(np.isnan(atom.site_p_value) for atom in report.statistics)
 
 
@@ -191,7 +194,7 @@ def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the image table has no column 'site'."
-    if _has_no_sites(report):
+    if _is_confounding_untested(report):
         return (
             "Not tested: sites are compared within a class, and every class comes from one site."
             if n_sites > 1
@@ -209,7 +212,7 @@ def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
 
 def confounding_rule(report: AtomReportData) -> str:
     """Describe the criterion for site confounding of atoms; empty if it was not tested."""
-    if _has_no_sites(report):
+    if _is_confounding_untested(report):
         return ""
     return (
         "Criterion: sites are compared among patients of the same class. The p-value of the "
@@ -233,26 +236,26 @@ def _confounding_row(atom: AtomStatistics) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _UsageMap:
-    """Usage map of the atoms of a class in one image.
+    """Usage maps of the atoms of a class in one image.
 
     Attributes
     ----------
-    class_name : index of the class
-    position : index of the image's record
-    style : activity of the atoms
+    class_index : index of the class
+    record_index : index of the record of the image
+    activity : activity of all atoms in the image
     grid : grid of the patches
     """
 
-    class_name: int
-    position: int
-    style: AtomActivity
+    class_index: int
+    record_index: int
+    activity: AtomActivity
     grid: PatchGrid
 
 
 def select_usage_maps(
     model: Model, report: AtomReportData, records: Sequence[ImageRecord]
 ) -> list[_UsageMap]:
-    """Return one usage map per class, on the image that uses the displayed atoms most."""
+    """Return the usage maps of each class, in the image that uses its displayed atoms most."""
     maps = []
     for class_index, use in enumerate(report.classes):
         atoms = [usage.atom for usage in use.atoms]
@@ -318,7 +321,7 @@ def atom_rows(
             "top": max_fraction,
             "text": _describe_usage(use),
             "rows": [
-                _row(report, usage, uris, names)
+                _atom_values(report, usage, uris, names)
                 | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
                 for usage in use.atoms
             ],
@@ -330,11 +333,11 @@ def atom_rows(
 def _map_uri(
     maps: Sequence[_UsageMap], class_index: int, atom: int, records: Sequence[ImageRecord]
 ) -> str:
-    class_map = next((each for each in maps if each.class_name == class_index), None)
+    class_map = next((each for each in maps if each.class_index == class_index), None)
     if class_map is None:
         return ""
-    fractions = np.where(class_map.style.tissue, class_map.style.usage_map[atom], np.nan)
-    path = records[class_map.position].display_image
+    fractions = np.where(class_map.activity.tissue, class_map.activity.usage_map[atom], np.nan)
+    path = records[class_map.record_index].display_image
     return jpeg_data_uri(usage_image(path, class_map.grid, fractions, class_rgb(class_index)))
 
 
@@ -357,7 +360,7 @@ def _describe_usage(class_usage: ClassAtomUsage) -> str:
     return f"{class_usage.n_atoms} atoms. On average {text}.{unused}"
 
 
-def _row(
+def _atom_values(
     report: AtomReportData, usage: AtomUsage, uris: Mapping[int, str], names: Sequence[str]
 ) -> dict[str, Any]:
     patch_px, statistics = report.atoms.patch_px, report.statistics[usage.atom]

@@ -36,9 +36,10 @@ from .model_card import checklist, model_card
 
 
 class Figures:
-    """Figures of an evaluation; each is also written to a file in `folder`.
+    """Figures of an evaluation as SVG; each is also written to a file in `folder`.
 
-    If several training set sizes were compared, all figures except `sizes` show the largest.
+    `images` are those of `select_displayed_results`. If several training set sizes were compared,
+    all figures except `draw_sizes` show the largest.
     """
 
     def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
@@ -46,7 +47,7 @@ class Figures:
         self.images = images
         self.folder = folder
 
-    def intervals(self) -> list[str]:
+    def draw_intervals(self) -> list[str]:
         """Draw a chart per metric with the estimates and intervals of all methods."""
         chance_level = {"balanced accuracy": 1 / len(self.evaluation.classes), "AUC": 0.5}
         size, charts = self.evaluation.shown_size, []
@@ -63,7 +64,7 @@ class Figures:
             )
         return charts
 
-    def differences(self) -> str | None:
+    def draw_differences(self) -> str | None:
         """Draw the paired differences from the first method; None if no methods were compared."""
         rows = [
             r for r in self.evaluation.comparisons if r["n_per_class"] == self.evaluation.shown_size
@@ -79,7 +80,7 @@ class Figures:
             intervals_svg, "differences", estimates, label, limits, reference, 1
         )
 
-    def sizes(self) -> str | None:
+    def draw_sizes(self) -> str | None:
         """Draw the main metric by training images per class; None for a single size."""
         sizes = self.evaluation.sizes()
         if len(sizes) < 2:
@@ -93,7 +94,7 @@ class Figures:
         labels = self.evaluation.main_measure, "training images per class"
         return self._draw_and_save(sizes_svg, "training-size", curves, *labels)
 
-    def roc(self) -> str | None:
+    def draw_roc(self) -> str | None:
         """Draw ROC curves of two classes or of patches, pooled over repeats and seeds."""
         if len(self.evaluation.classes) != 2:
             return None
@@ -111,19 +112,21 @@ class Figures:
         return metrics.roc_curve(labels, scores, positive=self.evaluation.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
-        """Return the curve of the first repeat and seed, as each has its own bins."""
+        """Return the ROC curve of the first repeat and seed, as bins differ between repeats."""
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
 
-    def calibration(self) -> dict[str, Any] | None:
-        """Return calibration scores and curves of the methods that give probabilities."""
+    def draw_calibration(self) -> dict[str, Any] | None:
+        """Draw calibration curves; return {"rows": scores by method, "svg": curves}.
+
+        Methods without probabilities are omitted; None if no method has them.
+        """
         rows, curves = [], {}
         for method in self.evaluation.methods:
             predictions = [
-                (image.record.label, probabilities, image.result.predicted.prediction_sets[image.i])
-                for image in self.images
-                if image.method == method
-                and (probabilities := image.result.predicted.probabilities[image.i])
+                (image.record.label, probabilities, run.prediction_sets[image.run_index])
+                for image, run in ((image, image.result.predicted) for image in self.images)
+                if image.method == method and (probabilities := run.probabilities[image.run_index])
             ]
             if not predictions:
                 continue
@@ -150,10 +153,10 @@ class Figures:
             return None
         return {"rows": rows, "svg": self._draw_and_save(calibration_svg, "calibration", curves)}
 
-    def bases(self, example: ExampleModel) -> list[dict[str, str]]:
-        """Write the atoms of each class as a mosaic; return them as data URIs."""
+    def write_atom_mosaics(self, example: ExampleModel) -> list[dict[str, str]]:
+        """Write a PNG mosaic of the atoms per class; return rows {"name", "uri"}."""
         mosaics = []
-        for i, (name, D) in enumerate(example.bases().items(), start=1):
+        for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
             with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")
@@ -188,28 +191,28 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
     example : one of the trained models, whose atoms are shown; None for none
     """
     folder = path.parent
-    content = _overview(evaluation)
+    content = _overview_values(evaluation)
     if evaluation.methods:
-        shown = tables.displayed_rows(evaluation)
-        content |= _results(evaluation)
-        write_errors = _region_errors if evaluation.region else _errors
-        content |= write_errors(evaluation, shown, folder)
-        content |= _images(Figures(evaluation, shown, folder / "figures"), example)
+        shown = tables.select_displayed_results(evaluation)
+        content |= _result_values(evaluation)
+        write_error_tables = _write_region_errors if evaluation.region else _write_errors
+        content |= write_error_tables(evaluation, shown, folder)
+        content |= _draw_figures(Figures(evaluation, shown, folder / "figures"), example)
     write_page(path, "reports/evaluation.html.j2", content)
 
 
 # --- data, protocol and provenance ----------------------------------------------------------------
 
 
-def _overview(evaluation: Evaluation) -> dict[str, Any]:
+def _overview_values(evaluation: Evaluation) -> dict[str, Any]:
     origin = provenance(evaluation)
     return {
         "title": f"Evaluation: {_describe_task(evaluation)}",
         "methods": evaluation.methods,
         "classes": evaluation.classes,
         "region": evaluation.region,
-        "by_image": tables.split_by_image(evaluation),
-        "n_shared": tables.n_shared_patients(evaluation),
+        "by_image": tables.is_split_by_image(evaluation),
+        "n_shared": tables.count_shared_patients(evaluation),
         "warnings": [*evaluation.manifest.warnings, *map(str, evaluation.confounders)],
         "failures": origin["failures"],
         "data": tables.data_summary(evaluation),
@@ -227,7 +230,7 @@ def _overview(evaluation: Evaluation) -> dict[str, Any]:
             ("Images and labels", origin["manifest_digest"]),
             ("Splits", origin["splits_digest"]),
             ("Seeds", ", ".join(str(seed) for seed in origin["seeds"])),
-            ("Versions", tables.join_names(origin["versions"])),
+            ("Versions", tables.join_items(origin["versions"])),
             ("Python, machine", f"{origin['python']}, {origin['machine']}"),
         ],
     }
@@ -242,9 +245,9 @@ def _describe_task(evaluation: Evaluation) -> str:
 # --- results ------------------------------------------------------------------------------------
 
 
-def _results(evaluation: Evaluation) -> dict[str, Any]:
+def _result_values(evaluation: Evaluation) -> dict[str, Any]:
     return {
-        "facts": _headline(evaluation),
+        "facts": _headline_values(evaluation),
         "sizes": evaluation.sizes(),
         "shown_size": evaluation.shown_size,
         "metrics": list(evaluation.measures),
@@ -255,20 +258,22 @@ def _results(evaluation: Evaluation) -> dict[str, Any]:
             for method in evaluation.methods
         ],
         "format_interval": tables.format_interval,
-        "selection": [*evaluation.interval_warnings, *tables.selection_text(evaluation)],
+        "selection": [*evaluation.interval_warnings, *tables.selection_warnings(evaluation)],
         "no_error": any(row["low"] == row["high"] for row in evaluation.values),
-        "cross_validated": evaluation.gathered.cross_validated,
+        "cross_validated": evaluation.all_repeats.cross_validated,
         "n_draws": provenance(evaluation)["draws_of_patients"],
         "n_patients": max(row["n_patients"] for row in evaluation.values),
         "comparisons": evaluation.comparisons,
-        "timing": _timing(evaluation),
+        "timing": _timing_rows(evaluation),
         "card": model_card(evaluation),
         "checklist": checklist(evaluation),
         "not_recorded": tables.NOT_RECORDED,
     }
 
 
-def _errors(evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path) -> dict[str, Any]:
+def _write_errors(
+    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+) -> dict[str, Any]:
     """Write the tables of confusion matrices and errors; return their content for the page."""
     matrices = tables.confusion_matrices(evaluation, shown)
     write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
@@ -281,7 +286,7 @@ def _errors(evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path) 
     }
 
 
-def _region_errors(
+def _write_region_errors(
     evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
 ) -> dict[str, Any]:
     results = tables.region_results(shown)
@@ -291,19 +296,19 @@ def _region_errors(
     return {"confusion_matrices": matrices, "images": tables.image_errors(evaluation, results)}
 
 
-def _images(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
+def _draw_figures(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
     return {
-        "interval_charts": figures.intervals(),
-        "difference_chart": figures.differences(),
-        "size_chart": figures.sizes(),
-        "roc": figures.roc(),
-        "calibration": figures.calibration(),
+        "interval_charts": figures.draw_intervals(),
+        "difference_chart": figures.draw_differences(),
+        "size_chart": figures.draw_sizes(),
+        "roc": figures.draw_roc(),
+        "calibration": figures.draw_calibration(),
         "example": example,
-        "bases": figures.bases(example) if example else [],
+        "bases": figures.write_atom_mosaics(example) if example else [],
     }
 
 
-def _headline(evaluation: Evaluation) -> list[dict[str, str]]:
+def _headline_values(evaluation: Evaluation) -> list[dict[str, str]]:
     first = evaluation.methods[0]
     value = tables.format_interval(
         evaluation.value(first, evaluation.main_measure, evaluation.shown_size)
@@ -323,7 +328,7 @@ def _headline(evaluation: Evaluation) -> list[dict[str, str]]:
     ]
 
 
-def _timing(evaluation: Evaluation) -> list[dict[str, Any]]:
+def _timing_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     rows = []
     for method in evaluation.methods:
         rows_of_method = [row for row in evaluation.timing if row["method"] == method]

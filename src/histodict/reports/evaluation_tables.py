@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..datasets.manifest import ImageRecord
 from ..encoders import get_patch_features
 from ..evaluation import Evaluation
-from ..evaluation.measures import dice, patch_evaluation
+from ..evaluation.measures import dice, evaluate_patches
 from ..evaluation.runs import UNLABELLED, EvaluationResult
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
@@ -43,7 +43,7 @@ class ImageResult:
     method : name of the method
     label : predicted class
     result : result of the run
-    i : index of the image among the predictions of the run
+    run_index : index of the image among the test images of the run
     """
 
     position: int
@@ -51,7 +51,7 @@ class ImageResult:
     method: str
     label: str
     result: EvaluationResult
-    i: int
+    run_index: int
 
     @property
     def is_wrong(self) -> bool:
@@ -63,7 +63,8 @@ class ImageResult:
         """Predicted class, or "uncertain (best guess: CLASS)"."""
         predicted = self.result.predicted
         is_uncertain = (
-            bool(predicted.probabilities[self.i]) and len(predicted.prediction_sets[self.i]) != 1
+            bool(predicted.probabilities[self.run_index])
+            and len(predicted.prediction_sets[self.run_index]) != 1
         )
         return describe_label(self.label, is_uncertain)
 
@@ -74,8 +75,8 @@ class ImageResult:
         return f"{task.method}, {task.split.name}, seed {task.seed}"
 
 
-def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
-    """Return all predictions of the methods in the tables, at the largest training set size."""
+def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
+    """Return the predictions of all methods without failures, at the largest training set size."""
     methods, size = evaluation.methods, evaluation.shown_size
     return [
         ImageResult(
@@ -98,7 +99,10 @@ def displayed_rows(evaluation: Evaluation) -> list[ImageResult]:
 def confusion_matrices(
     evaluation: Evaluation, shown: Sequence[ImageResult]
 ) -> list[dict[str, Any]]:
-    """Return a confusion matrix of the images per method, summed over repeats and seeds."""
+    """Return a confusion matrix of the images per method, summed over repeats and seeds.
+
+    Each has the keys "method", "predicted_classes" (columns) and "counts", a list of rows.
+    """
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
     for method in evaluation.methods:
@@ -127,10 +131,10 @@ def confusion_rows(evaluation: Evaluation, matrices: list[dict[str, Any]]) -> li
 def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
     """Return a row per image and method that misclassified it at least once."""
     rows = []
-    for results in _grouped(shown, lambda result: result.position):
+    for results in _group_predictions(shown, lambda result: result.position):
         record = results[0].record
         for method in dict.fromkeys(result.method for result in results if result.is_wrong):
-            labels, n_wrong, n_predictions = _errors(results, method)
+            labels, n_wrong, n_predictions = _count_errors(results, method)
             rows.append(
                 {
                     "patient": record.patient,
@@ -146,22 +150,23 @@ def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row
 
 
 def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
-    """Return the patients with errors, most errors first.
+    """Return template values of the patients with errors, most errors first.
 
-    Each has the number of errors per method, and its images.
+    "counts" has the numbers of errors and of predictions for each method, "images" a card for
+    each misclassified image.
     """
-    patients = _grouped(shown, lambda result: result.record.patient)
+    patients = _group_predictions(shown, lambda result: result.record.patient)
     n_cards = count(1)
     rows = []
     for results in sorted(
         patients, key=lambda results: -sum(result.is_wrong for result in results)
     ):
-        images = _grouped(results, lambda result: result.position)
+        images = _group_predictions(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
         cards = [
             _image_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
         ]
-        counts = [_errors(results, method)[1:] for method in evaluation.methods]
+        counts = [_count_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
         rows.append(
             {"patient": patient, "n_images": len(images), "counts": counts, "images": cards}
@@ -169,7 +174,7 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
     return [row for row in rows if row["images"]]
 
 
-def _grouped(
+def _group_predictions(
     shown: Sequence[ImageResult], key: Callable[[ImageResult], object]
 ) -> list[list[ImageResult]]:
     """Group the predictions by `key`, in the order of the manifest."""
@@ -179,19 +184,19 @@ def _grouped(
     return list(groups.values())
 
 
-def _errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
-    """Return a method's wrong labels as text, its number of errors and of predictions."""
+def _count_errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
+    """Return the wrong labels of a method as text, and its numbers of errors and predictions."""
     of_method = [result for result in shown if result.method == method]
     wrong = [result.label_text for result in of_method if result.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
 def _image_card(
-    evaluation: Evaluation, image: Sequence[ImageResult], with_image: bool
+    evaluation: Evaluation, predictions: Sequence[ImageResult], with_image: bool
 ) -> dict[str, Any]:
-    record = image[0].record
-    errors = {method: _errors(image, method) for method in evaluation.methods}
-    uri, map_uri, map_of = _images(image) if with_image else (None, None, None)
+    record = predictions[0].record
+    errors = {method: _count_errors(predictions, method) for method in evaluation.methods}
+    uri, map_uri, map_of = _draw_image_and_map(predictions) if with_image else (None, None, None)
     return {
         "name": evaluation.manifest.name(record),
         "truth": record.label,
@@ -204,16 +209,19 @@ def _image_card(
     }
 
 
-def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
-    """Return the image, and the map and model name of the first wrong prediction with a map."""
-    record = image[0].record
+def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
+    """Return data URIs of an image and a patch map, and the name of the model of the map.
+
+    The map is that of the first wrong prediction with a map; without one, the last two are None.
+    """
+    record = predictions[0].record
     with open_image(record.display_image) as source:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
-    for result in (result for result in image if result.is_wrong):
-        patch_map = result.result.predicted.load_map(result.i)
+    for result in (result for result in predictions if result.is_wrong):
+        patch_map = result.result.predicted.load_map(result.run_index)
         if patch_map is not None:
-            score = max(result.result.predicted.scores[result.i])
+            score = max(result.result.predicted.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
@@ -223,44 +231,44 @@ def _images(image: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
 
 
 NOT_RECORDED = "not recorded"
-SummaryRow = tuple[str, str]
+SummaryRow = tuple[str, str]  # heading and text
 
 
 # --- phrases ------------------------------------------------------------------------------------
 
 
-def span(values: Iterable[int]) -> str:
+def format_range(values: Iterable[int]) -> str:
     """Format the range of the values, such as "3 to 5"."""
     low, *_, high = sorted([*values] * 2)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def join_names(values_by_name: Mapping[str, Any]) -> str:
+def join_items(values_by_name: Mapping[str, Any]) -> str:
     """Format a mapping as "name value, name value"."""
     return ", ".join(f"{name} {value}" for name, value in values_by_name.items())
 
 
 def format_interval(row: Row) -> str:
-    """Format a value with its confidence interval."""
+    """Format the numbers "value", "low" and "high" of a row as a value with its interval."""
     return f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
 
 
 def describe_plan(plan: Plan) -> str:
     """Describe the settings of a plan on one line."""
-    text = recipe_text(plan.recipe)
+    text = describe_recipe(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        members = [f"{o.method} ({o.stain}, {pixel_size_text(o)})" for o in others]
+        members = [f"{o.method} ({o.stain}, {describe_scale(o)})" for o in others]
         text += f"; ensemble with {len(others)} other base models: {', '.join(members)}"
     return text
 
 
-def recipe_text(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe) -> str:
     """Describe the settings of a recipe on one line; patch settings only if it uses patches."""
-    parameters = join_names(recipe.method_parameters)
+    parameters = join_items(recipe.method_parameters)
     parts = [
         parameters or "no parameters",
-        pixel_size_text(recipe),
+        describe_scale(recipe),
         f"stain correction {recipe.stain}",
     ]
     if get_patch_features(recipe.features).is_precomputed:
@@ -279,7 +287,7 @@ def recipe_text(recipe: Recipe) -> str:
     return "; ".join(parts)
 
 
-def pixel_size_text(recipe: Recipe) -> str:
+def describe_scale(recipe: Recipe) -> str:
     """Describe the scale at which images are analysed."""
     if recipe.mpp:
         return f"{recipe.mpp:g} µm per pixel"
@@ -288,7 +296,7 @@ def pixel_size_text(recipe: Recipe) -> str:
     return f"width and height reduced by a factor of {recipe.downsample:g}"
 
 
-def selection_text(evaluation: Evaluation) -> list[str]:
+def selection_warnings(evaluation: Evaluation) -> list[str]:
     """Return warnings about optimistic scores of the best method and of adapted thresholds."""
     warnings = []
     n_methods = len(evaluation.methods)
@@ -311,7 +319,7 @@ def selection_text(evaluation: Evaluation) -> list[str]:
 
 
 def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
-    """Describe the images, patients, classes, sites and pixel sizes."""
+    """Return (heading, text) rows on the images, patients, classes, sites and pixel sizes."""
     records = evaluation.manifest.records
     per_patient = [
         evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
@@ -325,7 +333,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
         sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
     return [
         ("Images", f"{len(records)}"),
-        ("Patients", f"{len(per_patient)}, with {span(per_patient)} images each"),
+        ("Patients", f"{len(per_patient)}, with {format_range(per_patient)} images each"),
         ("Classes", ", ".join(evaluation.classes)),
         *([("Positive class", evaluation.classes[1])] if len(evaluation.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
@@ -357,19 +365,19 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
     return {record.patient for record in tested_images(evaluation)}
 
 
-def split_by_image(evaluation: Evaluation) -> bool:
-    """Return whether a split separates images of the same patient."""
+def is_split_by_image(evaluation: Evaluation) -> bool:
+    """Return whether a split is by image: patients may be in both training and test set."""
     return any(split.by == "image" for split in evaluation.splits)
 
 
-def n_shared_patients(evaluation: Evaluation) -> int:
-    """Count the patients in both the training and test images of a split."""
+def count_shared_patients(evaluation: Evaluation) -> int:
+    """Count the patients who are in both the training set and the test set of a split."""
     shared = (shared_patients(evaluation.manifest, split) for split in evaluation.splits)
     return len(set().union(*shared))
 
 
 def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
-    """Describe the protocol and the sizes of the training and test sets."""
+    """Return (heading, text) rows on the protocol, and sizes of the training and test sets."""
     apart = "patients; no patient is in both training and test set"
     n_splits, n_seeds, n_methods = (
         len(evaluation.splits),
@@ -377,10 +385,10 @@ def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
         len(evaluation.plans),
     )
     return [
-        ("Split by", "images, NOT patients" if split_by_image(evaluation) else apart),
+        ("Split by", "images, NOT patients" if is_split_by_image(evaluation) else apart),
         ("Protocol", _protocol_text(evaluation)),
-        ("Training sets", f"{side_text(evaluation, 'train')} each"),
-        ("Test sets", f"{side_text(evaluation, 'test')} each"),
+        ("Training sets", f"{describe_set_sizes(evaluation, 'train')} each"),
+        ("Test sets", f"{describe_set_sizes(evaluation, 'test')} each"),
         (
             "Trainings",
             f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
@@ -404,16 +412,16 @@ def _protocol_text(evaluation: Evaluation) -> str:
     return f"{kind}: {descriptions[kind]}" if kind in descriptions else kind
 
 
-def side_text(evaluation: Evaluation, side: str) -> str:
+def describe_set_sizes(evaluation: Evaluation, subset: str) -> str:
     """Describe the numbers of images and patients in the training or test sets.
 
-    `side` is "train" or "test".
+    `subset` is "train" or "test".
     """
-    positions = [split.train if side == "train" else split.test for split in evaluation.splits]
+    positions = [split.train if subset == "train" else split.test for split in evaluation.splits]
     n_patients = [
         len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
     ]
-    return f"{span(map(len, positions))} images of {span(n_patients)} patients"
+    return f"{format_range(map(len, positions))} images of {format_range(n_patients)} patients"
 
 
 _MAX_REGION_IMAGES = 24  # the table has all images
@@ -421,36 +429,39 @@ _MAX_REGION_IMAGES = 24  # the table has all images
 
 @dataclass(frozen=True)
 class RegionResult:
-    """Prediction of one image, with the confusion table of its patches.
+    """Prediction of one image, with the confusion counts of its patches.
 
     Attributes
     ----------
-    predicted : prediction
-    table : (4,), number of patches: true positives, false negatives, false positives, true
+    prediction : prediction of the image
+    counts : (4,), number of patches: true positives, false negatives, false positives, true
         negatives
     """
 
-    predicted: ImageResult
-    table: NDArray[np.int64]
+    prediction: ImageResult
+    counts: NDArray[np.int64]
 
     @property
     def n_wrong(self) -> int:
         """Number of false negative and false positive patches."""
-        return int(self.table[1] + self.table[2])
+        return int(self.counts[1] + self.counts[2])
 
 
 def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
-    """Return the predictions with the confusion tables of their patches."""
-    return [RegionResult(s, patch_evaluation(s.result, s.i, s.record).table()) for s in shown]
+    """Return the predictions with the confusion counts of their patches."""
+    return [
+        RegionResult(s, evaluate_patches(s.result, s.run_index, s.record).confusion_counts())
+        for s in shown
+    ]
 
 
 def patch_confusion_matrices(
     evaluation: Evaluation, results: Sequence[RegionResult]
 ) -> list[dict[str, Any]]:
-    """Return a confusion matrix of the patches per method, over repeats and seeds."""
+    """Return a confusion matrix of the patches per method, as in `confusion_matrices`."""
     matrices = []
     for method in evaluation.methods:
-        hits, misses, alarms, rest = _total_table(results, method).tolist()
+        hits, misses, alarms, rest = _sum_counts(results, method).tolist()
         counts = [[rest, alarms], [misses, hits]]
         matrices.append(
             {"method": method, "predicted_classes": evaluation.classes, "counts": counts}
@@ -462,9 +473,9 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
     """Return a table row per image and method with its patch counts, over repeats and seeds."""
     rows = []
     for of_image in _group_by_image(results):
-        record = of_image[0].predicted.record
+        record = of_image[0].prediction.record
         for method in evaluation.methods:
-            hits, misses, alarms, rest = (total := _total_table(of_image, method)).tolist()
+            hits, misses, alarms, rest = (total := _sum_counts(of_image, method)).tolist()
             rows.append(
                 {
                     "patient": record.patient,
@@ -481,9 +492,9 @@ def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) ->
 
 
 def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[dict[str, Any]]:
-    """Return all images, sorted by decreasing number of wrong patches.
+    """Return template values of all images, sorted by decreasing number of wrong patches.
 
-    Only the first images include a picture of their patch map.
+    Only the first images include their patch map.
     """
     images = sorted(
         _group_by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
@@ -497,14 +508,14 @@ def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> lis
 def _region_card(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
-    record = results[0].predicted.record
-    totals = {method: _total_table(results, method) for method in evaluation.methods}
+    record = results[0].prediction.record
+    totals = {method: _sum_counts(results, method) for method in evaluation.methods}
     return {
         "name": evaluation.manifest.name(record),
         "patient": record.patient,
         "predictions": {method: _describe_counts(total) for method, total in totals.items()},
-        "uri": _image(results[0].predicted) if with_image else None,
-        "map_of": results[0].predicted.model_name,
+        "uri": _draw_region_map(results[0].prediction) if with_image else None,
+        "map_of": results[0].prediction.model_name,
     }
 
 
@@ -514,26 +525,26 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
     return f"{agreement}; {total[1]} missed and {total[2]} false positive patches of {total.sum()}"
 
 
-def _image(result: ImageResult) -> str:
-    """Draw the patch map with the true region outlined patch by patch."""
-    stored_map = result.result.predicted.load_map(result.i)
+def _draw_region_map(result: ImageResult) -> str:
+    """Return the patch map with the true region outlined patch by patch, as a data URI."""
+    stored_map = result.result.predicted.load_map(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"
-    rings = _true_rings(result, patch_map)
+    rings = _outline_true_regions(result, patch_map)
     overlay = draw_overlay(patch_map, caption, rings, longest_side=DISPLAY_PX)
     return jpeg_data_uri(overlay, quality=82)
 
 
-def _true_rings(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
+def _outline_true_regions(result: ImageResult, patch_map: PatchMap) -> list[Ring]:
     truth = region_patch_mask(result.record, patch_map)
     classes = np.where(patch_map.predicted_classes == NO_TISSUE, NO_TISSUE, truth).astype(np.int16)
     regions = replace(patch_map, predicted_classes=classes).regions(1, 1)
     return [ring for _, _, polygons in regions for polygon in polygons for ring in polygon]
 
 
-def _total_table(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
-    tables = [result.table for result in results if result.predicted.method == method]
+def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int64]:
+    tables = [result.counts for result in results if result.prediction.method == method]
     total: NDArray[np.int64] = np.sum(tables, axis=0)
     return total
 
@@ -541,6 +552,6 @@ def _total_table(results: Sequence[RegionResult], method: str) -> NDArray[np.int
 def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
     """Group the results by image, in the order of the manifest; the first method comes first."""
     groups: dict[int, list[RegionResult]] = {}
-    for result in sorted(results, key=lambda result: result.predicted.position):
-        groups.setdefault(result.predicted.position, []).append(result)
+    for result in sorted(results, key=lambda result: result.prediction.position):
+        groups.setdefault(result.prediction.position, []).append(result)
     return list(groups.values())

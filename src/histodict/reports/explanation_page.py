@@ -25,7 +25,7 @@ def write_explanation_page(
     explanations: Sequence[Explanation],
     records: Sequence[ImageRecord],
     *,
-    n_parts: int = 8,
+    n_concepts: int = 8,
 ) -> None:
     """Write the page as one self-contained file without scripts.
 
@@ -35,12 +35,12 @@ def write_explanation_page(
     model : trained model
     explanations : one explanation per image
     records : explained images, in the same order
-    n_parts : number of concepts shown per image
+    n_concepts : number of concepts shown per image
     """
     content = {
         "title": f"Explanation: {' / '.join(model.class_names_)}",
         "images": [
-            _image(model, explanation, record, n_parts)
+            _image_values(model, explanation, record, n_concepts)
             for explanation, record in zip(explanations, records, strict=True)
         ],
         "has_reference": any(
@@ -53,8 +53,8 @@ def write_explanation_page(
     write_page(path, "reports/explanation.html.j2", content)
 
 
-def _image(
-    model: Model, explanation: Explanation, record: ImageRecord, n_parts: int
+def _image_values(
+    model: Model, explanation: Explanation, record: ImageRecord, n_concepts: int
 ) -> dict[str, Any]:
     head = {
         "name": record.path.name,
@@ -63,7 +63,7 @@ def _image(
     }
     if explanation.prediction.top_label is None:
         return head | {"rows": [], "members": [], "uri": "", "sums": []}
-    shown = explanation.concepts[:n_parts]
+    shown = explanation.concepts[:n_concepts]
     max_excess = max((abs(explanation.excess_over_reference(part)) for part in shown), default=0.0)
     votes = [explanation.margin_to_runner_up(vote.contribution) for vote in explanation.votes]
     max_vote = max(map(abs, votes), default=0.0)
@@ -74,21 +74,21 @@ def _image(
         "colour": class_css_colour(explanation.predicted_class),
         "against": class_css_colour(explanation.rival),
         "members": [
-            {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar(value, max_vote)
+            {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar_values(value, max_vote)
             for vote, value in zip(explanation.votes, votes, strict=True)
         ],
-        "rows": [_row(model, explanation, part, record, max_excess) for part in shown],
-        "sums": explanation.sums(n_parts),
+        "rows": [_concept_values(model, explanation, part, record, max_excess) for part in shown],
+        "sums": explanation.sums(n_concepts),
     }
 
 
-def _bar(value: float, largest: float) -> dict[str, Any]:
-    """Return the value as text, and side and width of its bar in percent."""
+def _bar_values(value: float, largest: float) -> dict[str, Any]:
+    """Return template values of a bar: value as text, sign, and width (50 % for `largest`)."""
     width = f"{50 * abs(value) / (largest or 1.0):.1f}"
     return {"value": f"{value:+.3g}", "is_positive": value > 0, "width": width}
 
 
-def _row(
+def _concept_values(
     model: Model,
     explanation: Explanation,
     part: ConceptContribution,
@@ -105,11 +105,11 @@ def _row(
         "contribution": f"{contribution:+.3g}",
         "uri": _atom_image(model, part),
         "map": _usage_map_uri(explanation, part, record),
-    } | _bar(explanation.excess_over_reference(part), max_excess)
+    } | _bar_values(explanation.excess_over_reference(part), max_excess)
 
 
 def _atom_image(model: Model, part: ConceptContribution) -> str:
-    """Return the first atom of a concept as an image; empty if atoms are no image patches."""
+    """Return the first atom of a concept as a data URI; empty if atoms are no image patches."""
     base_model = model.estimators_[part.member] if part.of_ensemble else model  # type: ignore[union-attr]
     atoms = base_model.model_.atoms() if part.atoms else None
     if atoms is None or atoms.patch_px is None:
@@ -132,7 +132,7 @@ def _usage_map_uri(explanation: Explanation, part: ConceptContribution, record: 
 
 
 def _map_image(explanation: Explanation, record: ImageRecord) -> str:
-    """Return the image with its patch map; empty if the pixels are not available."""
+    """Return the image with its patch map as a data URI; empty if its pixels are not available."""
     patch_map = explanation.prediction.patch_map
     if patch_map is None:
         return ""

@@ -116,7 +116,7 @@ def intervals_svg(
         axes.set(xlabel=label, axisbelow=True)
         axes.locator_params(axis="x", nbins=6)  # more tick labels of three decimals overlap
         axes.grid(axis="x", color="#e6eaee")
-        return _svg(figure, name, _describe_chart(label, rows))
+        return _render_svg(figure, name, _describe_chart(label, rows))
 
 
 def sizes_svg(
@@ -147,7 +147,7 @@ def sizes_svg(
         axes.set(xlabel=axis_label, ylabel=label)
         axes.grid(axis="y", color="#e6eaee")
         every = [row for rows in curves.values() for row in rows]
-        return _svg(figure, name, f"{label} against {axis_label}; {len(every)} values")
+        return _render_svg(figure, name, f"{label} against {axis_label}; {len(every)} values")
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
@@ -172,7 +172,7 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
         axes.set(xlim=(-0.01, 1), ylim=(0, 1.01))
         points = (f"{m} {c.operating[0]:.3f}, {1 - c.operating[1]:.3f}" for m, c in curves.items())
         description = "False positive rate and true positive rate at the operating points: "
-        return _svg(figure, name, description + "; ".join(points))
+        return _render_svg(figure, name, description + "; ".join(points))
 
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
@@ -189,7 +189,7 @@ def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
             axes.scatter(curve.probability, curve.observed, sizes, color=colour, marker=marker)
         axes.set(xlabel="predicted probability", ylabel="observed frequency", aspect="equal")
         axes.set(xlim=(0, 1), ylim=(0, 1))
-        return _svg(figure, name, f"Calibration of {', '.join(curves)}")
+        return _render_svg(figure, name, f"Calibration of {', '.join(curves)}")
 
 
 # --- helpers of the charts ------------------------------------------------------------------------
@@ -203,14 +203,14 @@ def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _styles(n: int) -> list[tuple[str, str, str]]:
-    """Return colour, marker and dash of n methods; the first thirty are distinct."""
+    """Return (colour, marker, dash) of `n` methods; the first thirty are distinct."""
     # Yellow is hard to see on white.
     colours = [mpl.colors.to_hex(c / 255) for i, c in enumerate(COLOURS) if i != 4]
     kinds = zip(cycle(colours), cycle("osD^vP"), cycle(["-", "--", "-.", ":"]), strict=False)
     return list(islice(kinds, n))
 
 
-def _legend_below(figure: Figure, axes: Axes) -> None:
+def _add_legend_below(figure: Figure, axes: Axes) -> None:
     """Add a legend of all labelled curves, if there are any."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
@@ -224,9 +224,9 @@ def _describe_chart(label: str, rows: Sequence[ChartEstimate]) -> str:
     return f"{label}: {', '.join(values)}"
 
 
-def _svg(figure: Figure, name: str, description: str) -> str:
+def _render_svg(figure: Figure, name: str, description: str) -> str:
     """Return the figure as an <svg> element with unique ids and an accessible description."""
-    _legend_below(figure, figure.axes[0])
+    _add_legend_below(figure, figure.axes[0])
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(text, format="svg", metadata=NO_METADATA)
@@ -245,13 +245,13 @@ def _environment() -> Environment:
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
-    """Render a template with escaped content and write the page."""
+    """Render a template, named by its path in the package, with escaped content into a file."""
     page = _environment().get_template(template).render(**content)
     with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")
 
 
-_TIMES = 4  # width of the displayed square in patch widths
+_CONTEXT_SCALE = 4  # width of the displayed square in patch widths
 _DISPLAY_PX = 144
 
 
@@ -278,7 +278,7 @@ def patch_images(
     wanted = np.unique(list(patches)).astype(np.int64)
     image_indices = np.unique(gallery.images[wanted])
 
-    def work(number: int) -> dict[int, str]:
+    def crop_patches(number: int) -> dict[int, str]:
         record = records[image_indices[number]]
         own_patches = wanted[gallery.images[wanted] == image_indices[number]].tolist()
         if is_feature_file(record.display_image):
@@ -290,12 +290,12 @@ def patch_images(
                 for p in own_patches
             }
 
-    parts = map_with_progress(work, len(image_indices), "crop", callback, Threads(n_jobs))
+    parts = map_with_progress(crop_patches, len(image_indices), "crop", callback, Threads(n_jobs))
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 
 def square_around(gallery: PatchSample, patch: int, scale: int) -> tuple[tuple[int, int], int]:
-    """Return a square around a patch, as corner and side in level-0 pixels.
+    """Return a square around a patch, as corner (x, y) and side in level-0 pixels.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def draw_outline(pixels: NDArray[np.uint8], scale: int, line_width: int = 1) -> 
 
 
 def _coordinate_offset(record: ImageRecord, source: ImageSource) -> tuple[int, int]:
-    """Return the offset from coordinates of a feature file to those of the image."""
+    """Return the offset (x, y) from coordinates of a feature file to those of its image."""
     if record.image is None:
         return 0, 0
     with open_image(record.path) as placeholder:
@@ -338,8 +338,8 @@ def _coordinate_offset(record: ImageRecord, source: ImageSource) -> tuple[int, i
 def _patch_image(
     source: ImageSource, gallery: PatchSample, patch: int, offset: tuple[int, int]
 ) -> NDArray[np.uint8]:
-    (x, y), wide = square_around(gallery, patch, _TIMES)
+    (x, y), wide = square_around(gallery, patch, _CONTEXT_SCALE)
     x, y = x + offset[0], y + offset[1]
     pixels = source.read(x, y, wide, wide, max(1.0, wide / _DISPLAY_PX))
     shown = Image.fromarray(pixels).resize((_DISPLAY_PX, _DISPLAY_PX), Image.Resampling.BICUBIC)
-    return draw_outline(np.asarray(shown), _TIMES, line_width=2)
+    return draw_outline(np.asarray(shown), _CONTEXT_SCALE, line_width=2)

@@ -73,13 +73,13 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Excluded", _excluded_text(training)),
         ("Confounding", ". ".join(training.get("confounders", []))),
         *describe_settings(recipe, header["mpp"]),
-        ("Vectors", _source_text(header)),
+        ("Vectors", _feature_source_text(header)),
         ("Decision", _decision_text(header, recipe)),
         ("Atoms", _annotation_text(header)),
         ("Changed after training", describe_tuning(training)),
-        ("Pixel size", "" if is_precomputed else _size_text(header["mpp"])),
+        ("Pixel size", "" if is_precomputed else _pixel_size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
-        ("Software", tables.join_names(header["versions"])),
+        ("Software", tables.join_items(header["versions"])),
         ("Images (digest)", training["manifest_digest"][:16]),
     ]
     return [(heading, text) for heading, text in rows if text]
@@ -93,11 +93,11 @@ def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
     recipe : settings
     mpp : pixel size of the training images in µm; None if unknown
     """
-    parameters = tables.join_names(recipe.method_parameters)
+    parameters = tables.join_items(recipe.method_parameters)
     rows = [("Method", f"{recipe.method} ({parameters})" if parameters else recipe.method)]
     if get_patch_features(recipe.features).is_precomputed:
         return rows
-    scale = tables.pixel_size_text(recipe)
+    scale = tables.describe_scale(recipe)
     if mpp and not recipe.mpp and recipe.downsample > 1:
         scale += f" ({mpp * recipe.downsample:g} µm per pixel)"
     rows += [("Scale", scale), ("Patches", _patch_text(recipe)), ("Stain correction", recipe.stain)]
@@ -105,7 +105,7 @@ def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
 
 
 def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return number, score and description of each base model of an ensemble.
+    """Return (number, score, description) of each base model of an ensemble, as texts.
 
     The number is that of `--member`. The score is the mean of balanced accuracy and AUC on unseen
     patients, or dashes without out-of-fold predictions. The description gives the weight and the
@@ -114,7 +114,7 @@ def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     members: list[tuple[str, str, str]] = []
     n_used = 0
     for member in header["training_info"].get("estimators", []):
-        text = _differences(header["recipe"], member["recipe"])
+        text = _describe_differences(header["recipe"], member["recipe"])
         value = "-----" if member.get("unseen") is None else f"{member['unseen']:.3f}"
         if "failure" in member:
             members.append(("-", value, f"{text}; excluded: {member['failure']}"))
@@ -141,11 +141,11 @@ def _classification_text(classes: Sequence[str]) -> str:
     return f"classify images as {', '.join(classes[:-1])} or {classes[-1]}"
 
 
-def _size_text(mpp: float | None) -> str:
+def _pixel_size_text(mpp: float | None) -> str:
     return f"{mpp:g} µm, of the training images" if mpp else "unknown"
 
 
-def _source_text(header: Mapping[str, Any]) -> str:
+def _feature_source_text(header: Mapping[str, Any]) -> str:
     """Describe the encoder of the feature files, as far as it is recorded."""
     headers = [header, *header["estimators"]]
     stored = next(
@@ -216,15 +216,17 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
     return f"{description} (aggregation {name})"
 
 
-def _differences(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the settings of a recipe that differ from those of the first."""
+def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Format the settings of the recipe `other` that differ from those of the recipe `first`."""
     hidden = {"method_parameters"}
     if not get_method(other["method"]).is_patch_level:
         hidden.update(_PATCH_SETTINGS)
-    settings = {name: other[name] for name in recipe if name in other and name not in hidden}
+    settings = {name: other[name] for name in first if name in other and name not in hidden}
     settings |= other["method_parameters"]
-    own = {**recipe, **recipe["method_parameters"]}
-    changed = [f"{name}={value}" for name, value in settings.items() if value != own.get(name)]
+    first_settings = {**first, **first["method_parameters"]}
+    changed = [
+        f"{name}={value}" for name, value in settings.items() if value != first_settings.get(name)
+    ]
     return ", ".join(changed) or "as above"
 
 
@@ -240,8 +242,8 @@ def model_card(evaluation: Evaluation) -> list[SummaryRow]:
         ("Method", f"{method}: {get_method(plan.recipe.method).summary}"),
         ("Task", _task_text(evaluation)),
         ("Settings", tables.describe_plan(plan)),
-        ("Training data", f"{tables.side_text(evaluation, 'train')}, see Protocol"),
-        ("Performance", _performance(evaluation, method)),
+        ("Training data", f"{tables.describe_set_sizes(evaluation, 'train')}, see Protocol"),
+        ("Performance", _performance_text(evaluation, method)),
         ("Intended use", RESEARCH),
         ("Limits", " ".join(limitations(evaluation, n_sites))),
     ]
@@ -265,7 +267,7 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
         if evaluation.region
         else "The model assigns one of these classes also to images of other kinds of tissue.",
     ]
-    if tables.split_by_image(evaluation):
+    if tables.is_split_by_image(evaluation):
         sentences.insert(0, "Split by image: all scores are too optimistic.")
     if n_sites < 2:
         sentences.append("Slides of another laboratory were not tested.")
@@ -281,7 +283,7 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
     return sentences
 
 
-def _performance(evaluation: Evaluation, method: str) -> str:
+def _performance_text(evaluation: Evaluation, method: str) -> str:
     values = [
         f"{row['metric']} {tables.format_interval(row)}"
         for row in evaluation.values
@@ -289,7 +291,7 @@ def _performance(evaluation: Evaluation, method: str) -> str:
     ]
     caveat = (
         ""
-        if not tables.split_by_image(evaluation)
+        if not tables.is_split_by_image(evaluation)
         else ", possibly on patients of the training set"
     )
     return "; ".join(values) + caveat
@@ -313,7 +315,7 @@ def _data_items(evaluation: Evaluation) -> dict[str, str]:
         "5a": f"{data['Images']} images of {patients}; source {tables.NOT_RECORDED}",
         "6a": data["Sites"],
         "8a": f"{_ground_truth_text(evaluation)}; annotators {tables.NOT_RECORDED}",
-        "9a": _training_overlap_text(evaluation, data["Pixel size"]),
+        "9a": _input_text(evaluation, data["Pixel size"]),
         "10": "all images of the list; no sample size calculation recorded",
         "20a": f"{data['Images']} images, of which {n_tested} were tested",
     }
@@ -350,7 +352,7 @@ def _checklist_task_text(evaluation: Evaluation) -> str:
     return f"classification of {' / '.join(evaluation.classes)}"
 
 
-def _training_overlap_text(evaluation: Evaluation, pixel_size: str) -> str:
+def _input_text(evaluation: Evaluation, pixel_size: str) -> str:
     if get_patch_features(evaluation.plans[evaluation.methods[0]].recipe.features).is_precomputed:
         return "vectors of patches from feature files of an encoder"
     return f"the pixels of the image; pixel size {pixel_size}"

@@ -114,7 +114,7 @@ def _check_empty(folder: Path) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove unfinished folders that were begun a day ago or earlier."""
+    """Remove unfinished versions of the folder that are more than a day old."""
     for unfinished in folder.parent.glob(f".{escape(folder.name[:50])}{_UNFINISHED_PREFIX}*"):
         with suppress(OSError):
             if time.time() - unfinished.stat().st_mtime > _STALE_S:

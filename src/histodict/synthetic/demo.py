@@ -34,13 +34,21 @@ DEMO_RECIPE = preset("fast").parse_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
 REGION_RECIPE = DEMO_RECIPE.parse_settings({"smoothing_radius": "2", "penalty": "0.2"})
-_IMAGE_FOLDER: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
+_DATA_OPTIONS: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
 _N_TEST_PATIENTS = 4
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Models and predictions of the demonstration; `seconds` holds durations by stage."""
+    """Models and predictions of the demonstration.
+
+    Attributes
+    ----------
+    model, detector : trained classifier, and trained region detector
+    test, predictions : test images, and their predictions by `model`
+    regions, findings : images with masks of regions, and their predictions by `detector`
+    seconds : duration of each stage
+    """
 
     model: TissueClassifier
     test: Manifest
@@ -96,7 +104,7 @@ def draw_demo(folder: Path, *, seed: int = 0) -> Path:
     -------
     Path
     """
-    return write_synthetic_dataset(folder, **_IMAGE_FOLDER, seed=seed)
+    return write_synthetic_dataset(folder, **_DATA_OPTIONS, seed=seed)
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -> DemoResult:
@@ -104,7 +112,7 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
 
     Parameters
     ----------
-    folder : folder of the synthetic set, which is written once to data-SEED
+    folder : parent folder of the synthetic set, which is written once to data-SEED
     seed : random seed
     callback : receives progress
 
@@ -114,15 +122,15 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     """
     seconds: dict[str, float] = {}
 
-    def timed(stage: str, work: Callable[[], Any]) -> Any:
+    def timed(stage: str, function: Callable[[], Any]) -> Any:
         started = time.perf_counter()
-        result = work()
+        result = function()
         seconds[stage] = time.perf_counter() - started
         return result
 
     data = folder / f"data-{seed}"
     callback(Progress("draw", 0, 1))
-    timed("generating images", lambda: cached_synthetic_dataset(data, **_IMAGE_FOLDER, seed=seed))
+    timed("generating images", lambda: cached_synthetic_dataset(data, **_DATA_OPTIONS, seed=seed))
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     test_patients = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
@@ -224,7 +232,7 @@ def _roc_curve(result: DemoResult) -> RocCurve:
 
 
 def _example_indices(result: DemoResult) -> list[int]:
-    """Return the indices of example images, alternating classes, wrong predictions first."""
+    """Return the indices of equally many test images per class, wrong predictions first."""
     truth = result.test.labels
     is_correct = [
         prediction.top_label == label
@@ -246,7 +254,7 @@ def _image_values(result: DemoResult, index: int) -> dict[str, Any]:
 
 
 def _region_values(result: DemoResult, index: int) -> dict[str, Any]:
-    """Return template values of a region image: true regions, and predicted regions beside."""
+    """Return template values of an image: true regions on the left, predicted ones on the right."""
     record, prediction = result.regions.records[index], result.findings[index]
     assert record.mask is not None
     rings = region_rings(prediction)
@@ -269,7 +277,7 @@ def _region_values(result: DemoResult, index: int) -> dict[str, Any]:
 def _resized_image_values(
     pixels: NDArray[np.uint8], record: ImageRecord, prediction: ImagePrediction | RegionPrediction
 ) -> dict[str, Any]:
-    """Return template values of an image: resized pixels, prediction, and whether correct."""
+    """Return template values of an image: resized pixels, true and predicted class."""
     height = round(pixels.shape[0] * _DISPLAY_WIDTH / pixels.shape[1])
     return {
         "uri": jpeg_data_uri(np.asarray(Image.fromarray(pixels).resize((_DISPLAY_WIDTH, height)))),

@@ -32,7 +32,7 @@ _BORDER = 24  # drawn around the image and cropped, so that nuclei may cross the
 
 
 class Scene:
-    """Canvas with maps of haematoxylin and eosin, and a mask of pixels occupied by nuclei."""
+    """Canvas (height, width) with maps of haematoxylin and eosin, and a mask of occupied pixels."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.H: Map = np.zeros(shape, np.float32)
@@ -129,8 +129,8 @@ _MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 
 @dataclass(frozen=True)
-class _Nuclei:
-    """Appearance of one kind of nucleus: lengths in pixels, amounts of haematoxylin."""
+class _NucleusKind:
+    """Appearance of one kind of nucleus; lengths are in pixels, densities of haematoxylin."""
 
     length: float  # half axes
     width: float
@@ -146,9 +146,9 @@ class _Nuclei:
         return math.ceil(1.35 * self.length)
 
 
-_EPITHELIAL = _Nuclei(9.2, 6.2, 0.46, 0.24, 0.22, 0.35, 10)
-_FIBROBLAST = _Nuclei(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
-_LYMPHOCYTE = _Nuclei(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
+_EPITHELIAL = _NucleusKind(9.2, 6.2, 0.46, 0.24, 0.22, 0.35, 10)
+_FIBROBLAST = _NucleusKind(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
+_LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 
 
 def draw_lining(
@@ -159,8 +159,8 @@ def draw_lining(
     Parameters
     ----------
     scene : scene to draw on
-    depth : distance of every pixel to a lumen
-    wall : thickness of the epithelium
+    depth : distance of every pixel to a lumen, in pixels
+    wall : thickness of the epithelium in pixels
     tissue : mask of the tissue
     rng : random generator
     """
@@ -205,13 +205,13 @@ def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Gene
 
 
 def _ascent_angles(heights: Map, positions: Positions) -> NDArray[np.float64]:
-    """Return the angle of steepest ascent at the positions."""
+    """Return the angle of steepest ascent at each position, in radians."""
     dy, dx = (np.asarray(slope)[positions] for slope in np.gradient(heights))
     return np.arctan2(dy, dx).astype(np.float64)
 
 
 def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
-    """Return random pixels, in random order, with the given density per pixel."""
+    """Return random allowed pixels, in random order, with an expected density per pixel."""
     selected = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
     rows, columns = np.nonzero(selected)
     order = rng.permutation(len(rows))
@@ -220,12 +220,12 @@ def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Genera
 
 def _draw_nuclei(
     scene: Scene,
-    nuclei: _Nuclei,
+    nuclei: _NucleusKind,
     positions: Positions,
     angles: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> None:
-    """Draw a nucleus at each position that has enough space."""
+    """Draw a nucleus at each position with enough space, rotated by its angle (radians)."""
     half = nuclei.max_radius
     accepted = _enforce_spacing(
         scene.occupied, positions, nuclei.spacing, max(half, nuclei.spacing)
@@ -247,35 +247,38 @@ def _draw_nuclei(
         E -= 0.55 * cover * E
 
 
-def _enforce_spacing(taken: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
-    """Return the indices of positions with enough distance to others, and mask these pixels."""
-    height, width = taken.shape
+def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
+    """Return the indices of accepted positions; mask the pixels within `spacing` of them.
+
+    A position is accepted if it is not masked and `margin` pixels or more from the border.
+    """
+    height, width = occupied.shape
     dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
     disc = dy**2 + dx**2 <= spacing**2
     accepted = []
     for i, (y, x) in enumerate(zip(positions[0].tolist(), positions[1].tolist(), strict=True)):
         inside = margin <= y < height - margin and margin <= x < width - margin
-        if inside and not taken[y, x]:
-            taken[y - spacing : y + spacing + 1, x - spacing : x + spacing + 1] |= disc
+        if inside and not occupied[y, x]:
+            occupied[y - spacing : y + spacing + 1, x - spacing : x + spacing + 1] |= disc
             accepted.append(i)
     return accepted
 
 
 def _nucleus_templates(
-    nuclei: _Nuclei, angles: NDArray[np.float64], rng: np.random.Generator
+    nuclei: _NucleusKind, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
-    """Return opacity (0 to 1) and haematoxylin templates, (n_nuclei, side, side) each."""
+    """Return images (n_nuclei, side, side) of nuclei: opacity (0 to 1), and haematoxylin."""
 
     def per_nucleus(values: NDArray[np.float64]) -> Map:
         return values.astype(np.float32)[:, None, None]
 
-    def around(mean: float, spread: float) -> Map:
+    def vary(mean: float, spread: float) -> Map:
         return per_nucleus(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
 
     half = nuclei.max_radius
     y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
     cos, sin = per_nucleus(np.cos(angles)), per_nucleus(np.sin(angles))
-    length, width = around(nuclei.length, 0.11), around(nuclei.width, 0.13)
+    length, width = vary(nuclei.length, 0.11), vary(nuclei.width, 0.13)
     u, v = (cos * x + sin * y) / length, (cos * y - sin * x) / width
     r = np.sqrt(u * u + v * v) + np.float32(1e-3)
     c, s = (per_nucleus(rng.normal(0, 0.04, len(angles))) for _ in range(2))
@@ -289,7 +292,7 @@ def _nucleus_templates(
     grain = rng.standard_normal(cover.shape, dtype=np.float32)
     chromatin = 1 + 4 * nuclei.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
     density = nuclei.density * chromatin + nuclei.rim * rim + nuclei.nucleolus * nucleolus
-    return cover, np.maximum(around(1, 0.13) * density, np.float32(0.15))
+    return cover, np.maximum(vary(1, 0.13) * density, np.float32(0.15))
 
 
 @dataclass(frozen=True)
@@ -440,7 +443,7 @@ def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Sc
 
 
 def _distance_to_mask(mask: Mask) -> Map:
-    """Return the distance to the mask within about a pixel; large if the mask is empty."""
+    """Return the distance of pixels to the mask, to about a pixel; 1000 if the mask is empty."""
     coarse = ~mask[::2, ::2]
     if coarse.all():
         return np.full(mask.shape, 1e3, np.float32)
@@ -477,7 +480,7 @@ def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Gen
 
 
 def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Generator) -> None:
-    """Draw cytoplasm around the lumens, with a darker line inside and a membrane outside."""
+    """Draw cytoplasm of thickness `wall` around lumens, with a dark inner border and a membrane."""
     uneven = depth + 1.5 * smooth_noise(depth.shape, (14, 14), rng)
     inside = np.clip(wall - uneven, 0, 1)
     grain = 0.04 * smooth_noise(depth.shape, (2.5, 2.5), rng)
@@ -491,7 +494,7 @@ def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Gener
 
 
 def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
-    """Return a tissue mask of the whole canvas, or of one side of a wavy line."""
+    """Return a tissue mask: all of the canvas, or in some images one side of a wavy line."""
     if rng.random() > _BACKGROUND_FRACTION:
         return np.ones(shape, bool)
     angle = rng.uniform(0, 2 * math.pi)
@@ -541,7 +544,10 @@ def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
 def _add_blob(
     mask: Mask, centre: tuple[int, int], radius: float, roughness: float, rng: np.random.Generator
 ) -> None:
-    """Add a disc with an irregular outline, radius·(1 + Σ_k c_k cos(kθ + φ_k)), to the mask."""
+    """Add a disc with the irregular outline radius·(1 + Σ_k c_k cos(kθ + φ_k)) to the mask.
+
+    The standard deviations of the random coefficients c_k are proportional to `roughness`.
+    """
     largest = 1 + 5 * roughness
     reach = int(radius * largest) + 2
     top, left = (max(0, c - reach) for c in centre)

@@ -396,7 +396,7 @@ def count_overlap(record: ImageRecord, patch_map: PatchMap) -> OverlapCounts:
 
     def counts(min_patches: int) -> list[int]:
         detected = np.concatenate([[False], sizes >= min_patches])[regions]
-        table: list[int] = PatchEvaluation(margins, truth, detected).table().tolist()
+        table: list[int] = PatchEvaluation(margins, truth, detected).confusion_counts().tolist()
         return table[:3]
 
     return [counts(min_patches) for min_patches in range(1, MAX_MIN_PATCHES + 1)]

@@ -262,7 +262,8 @@ def download_outlines(request: ApiRequest, *, only: int = -1) -> Response:
     prediction, model = displayed_prediction(request), request.loaded_model.model
     class_name = _selected_class(only, tuple(model.class_names_))
     features = [
-        json.loads(text) for text in geojson_features(prediction, of_regions=model.finds_regions)
+        json.loads(text)
+        for text in geojson_features(prediction, outline_regions=model.finds_regions)
     ]
     selected = [
         feature
