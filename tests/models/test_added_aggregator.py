@@ -31,7 +31,7 @@ class Majority(Aggregator):
     def array_schema(cls, name):
         return {}
 
-    def parts(self, atoms):
+    def atom_contributions(self, atoms):
         return np.zeros((1, atoms.n_codes))
 
     def select_atoms(self, indices, n_codes):

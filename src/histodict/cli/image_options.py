@@ -593,12 +593,8 @@ class PredictionInputOptions(RegionOfInterestOptions):
             return records
         # An image without a patient counts as a patient of its own.
         with_patients = [replace(r, patient=r.patient or r.path.name) for r in records]
-        manifest = with_annotations(
-            Manifest(tuple(with_patients)),
-            self.annotations,
-            coordinates=self.coordinates,
-            keep_all=True,
-        )
+        data, coordinates = Manifest(tuple(with_patients)), self.coordinates
+        manifest = with_annotations(data, self.annotations, coordinates=coordinates, keep_all=True)
         for warning in manifest.warnings:
             warn(warning)
         return list(manifest.records)
