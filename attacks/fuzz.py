@@ -143,6 +143,7 @@ def main() -> int:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     seconds = 60.0 if specified.seconds is None and specified.cases is None else specified.seconds
     n_failures = 0
+    sys.stdout.reconfigure(errors="backslashreplace")  # messages may contain lone surrogates
     for name in specified.targets or TARGETS:
         tally = fuzz(
             name, cases=specified.cases, seconds=seconds, seed=specified.seed, jobs=specified.jobs

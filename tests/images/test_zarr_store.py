@@ -303,3 +303,13 @@ def test_image_with_missing_chunks_is_refused(tmp_path, version):
         source = open_image(path)
         assert source.missing_chunks == 2
         assert (source.read(16, 16, 32, 16)[..., 0] == 0).all()
+
+
+def test_lone_surrogate_in_metadata_is_escaped_in_the_message(tmp_path):
+    attributes = image_attributes(2)
+    attributes["multiscales"][0]["version"] = "\ud800"
+    path = write_group(tmp_path / "a.ome.zarr", 2, attributes)
+    write_array_2(path / "s0", PIXELS)
+    with pytest.raises(ImageError) as error, open_image(path):
+        pass
+    assert "a.ome.zarr" in str(error.value) and str(error.value).isprintable()

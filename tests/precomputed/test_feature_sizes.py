@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zlib
 
 import h5py
 import numpy as np
@@ -193,3 +194,44 @@ def test_filters_with_large_memory_parameters_are_refused(tmp_path, options):
             pytest.skip("this library lacks the filter")
     with pytest.raises(ImageError, match=r"unsupported filter .*; save it again with gzip"):
         check_features(tmp_path / "a.h5")
+
+
+WHOLE = VECTORS.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("filters", "stored"),
+    [
+        ({}, WHOLE[:-4]),
+        ({"shuffle": True}, WHOLE[:-4]),
+        ({"fletcher32": True}, b"abc"),
+        ({"fletcher32": True}, WHOLE[:8]),
+        ({"compression": "gzip", "fletcher32": True}, b"a"),
+        ({"compression": "gzip"}, zlib.compress(WHOLE[:-4])),
+        ({"compression": "gzip"}, zlib.compress(WHOLE + b"1234")),
+        ({"compression": "gzip"}, b"no zlib data"),
+        ({"compression": "gzip"}, zlib.compress(WHOLE)[:-9]),
+    ],
+)
+def test_chunk_of_the_wrong_size_is_refused(tmp_path, filters, stored):
+    """The HDF5 library would crash, or return unrelated memory as vectors."""
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["coords"] = COORDS
+        kind, shape = VECTORS.dtype, VECTORS.shape
+        dataset = file.create_dataset("features", shape, kind, chunks=shape, **filters)
+        dataset.id.write_direct_chunk((0, 0), stored)
+    with pytest.raises(ImageError, match=r"features.h5"):
+        check_features(tmp_path / "features.h5")
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("fletcher32", [False, True])
+def test_filters_of_the_library_are_read(tmp_path, compression, shuffle, fletcher32):
+    vectors = np.vstack([VECTORS, np.zeros_like(VECTORS)])  # noise, then what compresses well
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["coords"] = np.vstack([COORDS, COORDS + [0, 100_000]])
+        filters = {"compression": compression, "shuffle": shuffle, "fletcher32": fletcher32}
+        file.create_dataset("features", data=vectors, chunks=(7, vectors.shape[1]), **filters)
+    with open_features(tmp_path / "features.h5") as file:
+        np.testing.assert_array_equal(file.read(slice(0, len(vectors))), vectors)

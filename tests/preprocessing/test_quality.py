@@ -140,6 +140,9 @@ def test_parse_quality_filters():
             match="quality_filters must be 'none' or a comma-separated list of blur, pen, folds",
         ):
             Recipe(quality_filters=wrong)
+    with pytest.raises(ValueError) as error:
+        Recipe(quality_filters="a" * 10_000)
+    assert len(str(error.value)) < 200
 
 
 def test_real_tissue_is_accepted(data_folder):

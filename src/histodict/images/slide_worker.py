@@ -120,7 +120,8 @@ class SlideServer:
                 type(error), FAILED
             )
             reason = " ".join(str(error).split())  # messages may have several lines
-            return status, (reason[:_MAX_MESSAGE] or type(error).__name__).encode()
+            text = reason[:_MAX_MESSAGE] or type(error).__name__
+            return status, text.encode(errors="backslashreplace")  # lone surrogates of JSON
 
 
 def serve_connection(server: SlideServer, connection: socket.socket) -> None:

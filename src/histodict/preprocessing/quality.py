@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,7 +116,7 @@ def parse_quality_filters(text: str) -> list[str]:
     if unknown or len(set(names)) < len(names):
         raise ValueError(
             f"quality_filters must be {NONE!r} or a comma-separated list of "
-            f"{', '.join(QUALITY_FILTERS)}, not {text!r}"
+            f"{', '.join(QUALITY_FILTERS)}, not {short(text)}"
         )
     return names
 
