@@ -119,7 +119,8 @@ class ImagePipeline:
     Attributes
     ----------
     classifier_ : fitted classifier of patches or images, an estimator of the recipe's method
-    mpp_ : pixel size (µm) of the training images; None if it differs or is unknown
+    mpp_ : median pixel size (µm) of the training images; None if it is unknown or not used, because
+        images are resampled or features are precomputed
     feature_metadata_ : metadata of precomputed features; None if trained on images
     aggregator_ : aggregator from patches to the score of an image; None for methods of the whole
         image

@@ -79,7 +79,7 @@ class SamplingArea:
 
     @classmethod
     def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
-        """Return one area outside and one inside the region; without mask, the whole image."""
+        """Return one area outside and one inside the region; without mask, one whole area."""
         if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
@@ -173,7 +173,7 @@ def _allowed_corners(
 ) -> LocationConstraint | None:
     """Return the constraint on patches of an area; None for the whole image.
 
-    Inside, at least half of a patch is in the region; outside, no part of it is.
+    A patch is inside if at least half of it is in the region, and outside if no part of it is.
     """
     if area.is_inside is None:
         return None
@@ -232,12 +232,12 @@ class _EncodedChunk:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Row and column of each patch on the grid (n, 2)."""
+        """Row and column of each patch on the grid, as an array (n, 2)."""
         return np.add(np.argwhere(self.tissue), [part.start for part in self.chunk])
 
 
 class _PatchResults:
-    """Predicted classes, margins and used concepts of an image's patches, and sum of |codes|."""
+    """Predicted classes, margins and used concepts of patches; sums of their absolute codes."""
 
     def __init__(
         self, grid: PatchGrid, n_classes: int, n_codes: int, concept_atoms: dict[str, list[int]]
@@ -265,7 +265,7 @@ class PatchPipeline(ImagePipeline):
     Attributes
     ----------
     classifier_ : fitted patch classifier
-    projection_ : projection to principal components; None unless the recipe has `n_components`
+    projection_ : projection on principal components; None unless the recipe has `n_components`
 
     Other attributes are those of `ImagePipeline`.
     """
@@ -497,7 +497,7 @@ class PatchPipeline(ImagePipeline):
         return changed
 
     def _check_warm_start(self, other: ImagePipeline) -> PatchPipeline:
-        """Return the pipeline for a warm start; raise ValueError if it is incompatible."""
+        """Return `other` to start training from; raise ValueError if it is incompatible."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
@@ -514,7 +514,7 @@ class PatchPipeline(ImagePipeline):
         return cast(PatchPipeline, other)  # equal recipes give the same class
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the principal components of vectors if the recipe has `n_components`."""
+        """Project vectors on principal components; return them unchanged without `n_components`."""
         return self.projection_(vectors) if self.projection_ else vectors
 
     def atoms(self) -> AtomTable | None:
