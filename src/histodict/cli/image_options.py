@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Return the images with this positive class; if None, print the one guessed from the names."""
+    """Return the images with this positive class; if it is None, print the one that is used."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:

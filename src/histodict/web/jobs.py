@@ -154,7 +154,11 @@ class Job:
         return read_fields(path, _RESULT_FIELDS) if path.exists() else None
 
     def state(self) -> Json:
-        """Return the fields of state.json; without a readable file, a job failed or is waiting."""
+        """Return the fields of state.json.
+
+        Without this file, the state is "waiting", or "failed" if a model was already trained. If
+        the file is unreadable, the state is "failed".
+        """
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:

@@ -162,9 +162,11 @@ def _train_model(job: Job, training_images: Manifest, callback: Callback) -> Mod
 
 
 def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
-    """Return the parent model to start from; None if there is none, or recipe or classes differ.
+    """Return the parent model, from which the training of a job starts.
 
-    The parent was trained without the same test patients.
+    It is None if the job has no parent, if its file is missing or unreadable, or if its recipe or
+    classes differ from those of `model`. The parent was not trained on the test patients of this
+    job.
     """
     parent_id = job.request.get("parent")
     path = Job(job.folder.parent / str(parent_id)).model_file

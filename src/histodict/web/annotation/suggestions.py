@@ -103,10 +103,11 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
 
 
 def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
-    """Return the margin of a stored prediction (JSON), small for an uncertain one.
+    """Return the margin of a stored prediction (JSON), which is small for an uncertain prediction.
 
-    It is the difference of the two largest class probabilities or fractions of patches; without
-    these, the absolute score; None without tissue.
+    It is the difference of the two largest class probabilities. Without probabilities, it is the
+    difference of the two largest fractions of patches if there are more than two classes, and the
+    absolute value of the score otherwise. It is None if the image has no tissue.
     """
     for fractions in (prediction["probabilities"], prediction["shares"]):
         if prediction["answer"] is not None and len(fractions) > 2 - bool(
@@ -165,7 +166,10 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
 
 
 def _window_starts(count: int, n: int) -> list[int]:
-    """Return start indices of windows of length n that cover `count` indices; two may overlap."""
+    """Return the start indices of windows of length n that cover the indices 0 to `count` - 1.
+
+    The last two windows may overlap.
+    """
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -179,7 +183,10 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
 def annotation_mask(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return whether shapes overlap each grid cell of a map (n_rows, n_columns)."""
+    """Return the mask (n_rows, n_columns) of the grid cells of a map that any shape overlaps.
+
+    `size` is the (width, height) of the image in pixels.
+    """
     grid = patch_map.grid
     outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)

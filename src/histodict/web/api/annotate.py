@@ -279,7 +279,7 @@ Item = TypeVar("Item")
 
 
 def suggest_images(request: ApiRequest) -> Json:
-    """Suggest images to label next, among predicted ones, and images to predict next."""
+    """Return suggestions of predicted images to label next, and of other images to predict next."""
     labelled = _labelled_images(request)
     unlabelled = {
         image_id: r for image_id, r in request.dataset.index.by_id.items() if r.path not in labelled
@@ -379,7 +379,7 @@ def _stored_margin(request: ApiRequest, record: ImageRecord) -> float | None:
 
 
 def suggest_regions_of_image(request: ApiRequest) -> SlowResponse:
-    """Suggest regions of an image to label next."""
+    """Return suggestions of regions of an image to label next."""
     dataset, image = request.dataset, str(request.path_parameters["image"])
     labelled_boxes: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]
