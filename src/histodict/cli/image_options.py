@@ -117,7 +117,7 @@ def _note_preset(name: str, reason: str) -> None:
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of the images; with a feature folder, of the files with the same names."""
+    """Return records of images or, with the folder `features`, of feature files of their names."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 

@@ -89,7 +89,7 @@ class TrainTestRun:
 
     @cached_property
     def key(self) -> str:
-        """Hash of images, settings, encoder weights and package versions; computed once."""
+        """Hash of the images, settings, encoder weights and package versions of the run."""
         train, test = (
             list(map(training_content, manifest.records)) for manifest in (self.train, self.test)
         )
@@ -319,10 +319,11 @@ class MemberEvaluation:
 def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
-    """Yield a cache folder for several trainings: `folder`, or a temporary one if it is None.
+    """Yield the folder in which several trainings cache intermediate results.
 
-    Yields None instead of a temporary folder for large image sets, and with an executor, whose
-    workers cannot remove the folder. In the context, decoded images are cached in memory.
+    It is `folder` or, if this is None, a temporary folder, which is removed at the end. For large
+    image sets, or with an executor, whose workers cannot remove a temporary folder, it is None. In
+    the context, decoded images are cached in memory.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
@@ -469,9 +470,10 @@ def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombin
 
 
 def try_score_image(member: Any, *image: Any) -> NDArray[np.float64] | None:
-    """Return an estimator's scores for an image; None without tissue or after an ImageError.
+    """Return the scores of an estimator for an image; None without tissue or after an ImageError.
 
-    `image` are the arguments of `_score_image`: path, pixel size, callback and outlines.
+    `image` are the arguments of `_score_image` in their order: path, pixel size, callback and
+    outlines.
     """
     try:
         return member._score_image(*image).scores

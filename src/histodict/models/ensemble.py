@@ -223,7 +223,7 @@ class EnsembleClassifier(ImageClassifier):
         method: str | None,
         settings: dict[str, Any],
     ) -> list[Recipe]:
-        """Return the recipes of all estimators; arguments as in the constructor."""
+        """Return the recipes of all estimators for these arguments of the constructor."""
         if isinstance(recipes, Recipe | str):
             return ensemble_recipes(
                 self._with_settings(resolve_ensemble_recipe(recipes, method, settings), settings)

@@ -111,9 +111,9 @@ class ImageEstimator(BaseEstimator):
         return (self._settings() if deep else {}) | self._init_params | current
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; they take effect with the next fit.
+        """Set parameters of the model.
 
-        For fitted models, only `n_jobs` and `verbose` take effect at once.
+        Changes of `n_jobs` and `verbose` take effect at once, other changes with the next fit.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class ImageEstimator(BaseEstimator):
         self.verbose = arguments["verbose"]
 
     def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
-        """Return the recipe with changed settings; raise an error for unknown names."""
+        """Return a copy of the recipe with changed settings; raise an error for unknown names."""
         if not settings:
             return recipe
         init_names = [name for name in signature(type(self)).parameters if name != "settings"]

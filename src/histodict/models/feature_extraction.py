@@ -172,7 +172,10 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
 def _extraction_fingerprint(
     recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption
 ) -> dict[str, Any]:
-    """Return what determines the content of a feature file: "recipe", "image" and "size"."""
+    """Return everything that determines the content of a feature file, as JSON.
+
+    The keys are "recipe", "image" and "size" (pixel size).
+    """
     settings = extraction_settings(recipe) | {
         "format_version": _FORMAT_VERSION,
         "version": version("histodict"),

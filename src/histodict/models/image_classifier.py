@@ -221,7 +221,7 @@ class ImageClassifier(ImageEstimator):
     def _make_prediction(
         self, path: ImageLike, image_scores: ImageScores, error_rate: float
     ) -> ImagePrediction:
-        """Return the prediction that follows from the scores of an image."""
+        """Return the prediction for an image with these scores."""
         if image_scores.scores is None:  # no tissue
             no_scores = (np.nan,) * count_scores(len(self.class_names_))
             prediction = ImagePrediction(
@@ -294,7 +294,10 @@ class ImageClassifier(ImageEstimator):
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return n copies of the image's label, for patches with `corners` (n, 2) and `side`."""
+        """Return the label of the image once for each of n patches.
+
+        `corners` (n, 2) and `side` of the patches are not used; region detectors need them.
+        """
         return [record.label or _NO_LABEL] * len(corners)
 
     # --- decision threshold ---------------------------------------------------------------------

@@ -307,7 +307,10 @@ class ImagePipeline:
         self.classifier_ = classifier
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        """Return the array dimensions, by name, that follow from the recipe and its method."""
+        """Return the dimensions of arrays in a model file that follow from the recipe, by name.
+
+        `method` is the classifier of the recipe's method.
+        """
         return {}
 
 

@@ -101,11 +101,11 @@ def sample_training_patches(
     callback: Callback,
     executor: Executor,
 ) -> TrainingPatches:
-    """Sample training patches: `patches_per_class` of each class, spread over its areas.
+    """Return random training patches, about `patches_per_class` of each class.
 
     Parameters
     ----------
-    areas : image areas from which patches are sampled, each with its class
+    areas : image areas from which patches are sampled; those of a class give equally many
     recipe : settings
     random_state : seed
     cache : cache of feature vectors; None stores nothing

@@ -490,7 +490,8 @@ class PrecomputedImage(PreparedImage):
 
         Returns
         -------
-        stored : mask (rows, columns)
+        stored : mask (rows, columns) of the patches that the file has and that lie inside the
+            outlines
         vectors : (n_stored, n_features), in the order of the mask
         """
         indices = self._positions[rows, columns]

@@ -31,7 +31,8 @@ class ModelProfile:
     ----------
     name : name of the job
     is_imported : whether the model was imported from a file
-    training_set : id of the data set it was trained on; of an imported model, the id of its job
+    training_set : id of the data set that the model was trained on; for an imported model, the id
+        of its job
     classes : class names
     mpp : µm per pixel at which the model works, or of its training images; None if unknown
     features : patch features

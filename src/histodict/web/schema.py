@@ -87,7 +87,10 @@ class Interval(TypedDict):
 
 
 class ClassScore(TypedDict):
-    """Number of correct test images of a class; `interval` is None for too few patients."""
+    """Number of correctly predicted test images of a class.
+
+    `interval` is that of their fraction; it is None if there are too few patients.
+    """
 
     name: str
     n_right: int

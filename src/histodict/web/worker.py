@@ -118,7 +118,7 @@ def _run_job(job: Job, run: int) -> int:
 
 
 def train(job: Job, callback: Callback) -> None:
-    """Train the model of a job, unless an earlier run has; predict the test images."""
+    """Train the model of a job, unless an earlier run has done so, and predict the test images."""
     model = _load_saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model

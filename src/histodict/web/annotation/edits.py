@@ -302,7 +302,8 @@ def known_labels_manifest(dataset: Dataset) -> Manifest:
 def annotated_manifest(dataset: Dataset) -> Manifest:
     """Return the images of an unlabelled set with copies of their annotations, for training.
 
-    There is one record for each class in an image. Raise ValueError for fewer than two classes.
+    An image has one record for each class of its annotations. ValueError is raised if the
+    annotations of the set have fewer than two classes.
     """
     classes = read_classes(dataset.folder)
     records = []

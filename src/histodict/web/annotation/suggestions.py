@@ -3,7 +3,8 @@
 The uncertainty of a candidate is the fraction of candidates with a larger margin; its novelty the
 fraction whose descriptor is closer to that of a labelled image. The candidate with the largest
 product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
-suggested together. Both are ranks, so the units of margins and distances do not matter.
+suggested together. As uncertainty and novelty are ranks, the units of margins and
+distances do not matter.
 
 Reference: B. Settles, "Active learning literature survey", University of Wisconsin, 2009: density
 and diversity beside uncertainty sampling.
