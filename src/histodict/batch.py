@@ -180,7 +180,7 @@ class ImageTask:
 
     @property
     def image_pixel_size(self) -> PixelSizeOption:
-        """Pixel size option with the pixel size of this image from the table of images, if any."""
+        """Pixel size option, with the pixel size of this image from the table if that has one."""
         return self.pixel_size_option.with_table(self.record.mpp)
 
 

@@ -454,7 +454,7 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations for the estimator at index `member`.
+        """Return a copy in which the estimator at index `member` has the annotations `notes`.
 
         Parameters
         ----------

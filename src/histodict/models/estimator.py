@@ -219,7 +219,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations.
+        """Return a copy with the atom annotations `notes`.
 
         Disabled atoms have no effect on predictions, as if they were not part of the dictionary.
         Nothing is trained again.
@@ -307,7 +307,7 @@ class ImageEstimator(BaseEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> Any:
-        """Return the prediction for one image; unlike `predict`, without warnings."""
+        """Return the prediction for one image without the warnings that `predict` gives."""
         raise NotImplementedError
 
     def to_model_data(self) -> ModelData:

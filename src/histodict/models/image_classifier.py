@@ -198,7 +198,7 @@ class ImageClassifier(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImagePrediction:
-        """Return the prediction for one image; unlike `predict`, without warnings.
+        """Return the prediction for one image without the warnings that `predict` gives.
 
         Parameters
         ----------

@@ -215,13 +215,13 @@ class ImagePipeline:
         return f"the method {self.recipe.method!r} uses whole images and has no atoms"
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with these annotations; disabled atoms have no effect."""
+        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
         raise ValueError(self.no_atoms_reason())
 
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images and class indices."""
+        """Return a copy whose aggregator is fitted on images with their class indices `labels`."""
         raise ValueError(f"the method {self.recipe.method!r} has no decision rule to fit again")
 
     def with_jobs(self, n_jobs: int | None) -> Self:
@@ -486,7 +486,7 @@ def _mean_vector(
     path: ImageLike,
     mpp: float | None,
 ) -> NDArray[np.float64]:
-    """Return the mean vector of an image's tissue patches; [NaN] if there are none."""
+    """Return the mean vector of an image's tissue patches; without tissue, an array [NaN]."""
     total, n_patches = np.zeros(1), 0
     with open_prepared_image(path, mpp, recipe, trained_mpp, cache, feature_metadata) as prepared:
         grid = prepared.grid()

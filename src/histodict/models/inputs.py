@@ -107,7 +107,7 @@ def is_image_list(images: object) -> bool:
 
 
 def _as_records(images: Any) -> Manifest | None:
-    """Return a list of `ImageRecord` as a manifest; None for other inputs."""
+    """Convert a list of `ImageRecord` to a manifest; return None for any other input."""
     if not isinstance(images, list | tuple | np.ndarray) or not len(images):
         return None
     if all(isinstance(image, ImageRecord) for image in images):
@@ -139,7 +139,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
 
 
 def _resolve_images(images: Any) -> PredictionInputs:
-    """Return the images for prediction, without outlines that are given separately."""
+    """Return the images for prediction; outlines are only those that a table names."""
     images = _as_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
@@ -222,7 +222,7 @@ def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
 
 
 def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
-    """Return a function that checks size and pixel size of an image for these recipes.
+    """Return a function that checks whether the size and pixel size of an image suit the recipes.
 
     The function returns an error message, or an empty string. Images of unknown pixel size pass;
     `common_pixel_size` reports all of them together.
@@ -271,7 +271,10 @@ def check_and_sort_images(
 
 
 def training_data_info(manifest: Manifest) -> dict[str, Any]:
-    """Return entries for the training record: "images", "left_out" and "confounders", if any."""
+    """Return entries for the training record, by name.
+
+    They are "images" and, each only if there are any, "left_out" (images) and "confounders".
+    """
     notes = {
         "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),

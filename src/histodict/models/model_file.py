@@ -445,7 +445,7 @@ def load_model_of_kind(
 
 
 def _check_consent(path: Path, features: str) -> None:
-    """Raise ModelFileError if the weights of these features need the permission of the user."""
+    """Raise ModelFileError if loading the weights of `features` requires permission of the user."""
     if needs_no_consent(features):
         return
     family, _, name = features.partition(":")

@@ -310,7 +310,7 @@ class PatchPipeline(ImagePipeline):
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images and class indices."""
+        """Return a copy whose aggregator is fitted on images with their class indices `labels`."""
         changed = copy(self)
         changed.aggregator_ = self._fit_aggregator(records, labels, callback)
         return changed
@@ -470,7 +470,7 @@ class PatchPipeline(ImagePipeline):
         return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
 
     def _scores(self, path: ImageLike, statistics: PatchStatistics) -> NDArray[np.float64] | None:
-        """Return the scores of an image; None without tissue or aggregator."""
+        """Return the scores of an image; None without tissue or without aggregator."""
         if self.aggregator_ is None or not statistics.n_patches:
             return None
         aggregator = self.aggregator_
@@ -484,7 +484,7 @@ class PatchPipeline(ImagePipeline):
         return scores
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with these annotations; disabled atoms have no effect."""
+        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
         atoms = self.atoms()
         if notes and atoms is None:
             raise ValueError(self.no_atoms_reason())
@@ -554,7 +554,7 @@ class PatchPipeline(ImagePipeline):
         return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specification of each array except for those of method and aggregator."""
+        """Return the specification, by name, of arrays without those of method and aggregator."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:

@@ -80,7 +80,7 @@ def _row_with_path(prediction: Any) -> dict[str, Any]:
 
 
 def _render_image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
-    """Return the image with its patch map, if any, at most `longest_side` wide and high."""
+    """Return the image, under its patch map if it has one, at most `longest_side` wide and high."""
     if prediction.patch_map is None:
         with open_image(prediction.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
@@ -367,7 +367,10 @@ Prediction = ImagePrediction | RegionPrediction
 
 
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
-    """Return why an image has no prediction: no tissue, or none of sufficient quality."""
+    """Return the reason why an image has no prediction.
+
+    It has no tissue, or none that passes the quality filters.
+    """
     excluded = patch_map.excluded if patch_map is not None else None
     return f"{NO_TISSUE_LABEL} of sufficient quality: {excluded}" if excluded else NO_TISSUE_LABEL
 
@@ -508,7 +511,7 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
 
     @property
     def top_labels(self) -> list[str]:
-        """Most likely class of each image, even if uncertain; "no tissue" without tissue."""
+        """Most likely class of each image, also of uncertain ones; "no tissue" without tissue."""
         return [prediction.top_label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:

@@ -385,7 +385,7 @@ class RegionDetector(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> RegionPrediction:
-        """Return the regions of one image; unlike `predict`, without warnings.
+        """Return the regions of one image without the warnings that `predict` gives.
 
         Parameters
         ----------
@@ -448,7 +448,7 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations; disabled atoms have no effect.
+        """Return a copy with the annotations `notes`; disabled atoms have no effect.
 
         Parameters
         ----------

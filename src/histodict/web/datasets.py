@@ -198,7 +198,7 @@ class Dataset:
         return self.indexes.check(record)
 
     def corrections(self) -> list[Correction]:
-        """Read the corrections by the user."""
+        """Return the corrections by the user."""
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION_FIELDS for c in found):

@@ -158,7 +158,7 @@ def load_or_compute(
 
 
 def map_cache_key(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
-    """Return a cache key of the map that `load_map` returns; raise KeyError without map."""
+    """Return a cache key of the map that `load_map` returns; raise KeyError if there is none."""
     _check_has_map(folder, record, mpp)
     return file_key(_prediction_file(folder, record, "npz"))
 

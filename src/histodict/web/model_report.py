@@ -313,7 +313,7 @@ def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> li
     """Return scores with intervals by patient, as objects with "name" and "value".
 
     Sensitivity and specificity are included for two classes, Dice and IoU for models of regions.
-    `is_tuned` means that the threshold was chosen on these images, which is then noted.
+    If `is_tuned`, a note says that the threshold was chosen on these images.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))

@@ -133,9 +133,10 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _with_neighbours(
     patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Append to the features of each tissue patch their means over the 3 × 3 patches around it.
+    """Return the features of tissue patches with the mean features of their neighbours.
 
-    `patches` has the features (n_patches, n_features) of a chunk, `tissue` its mask.
+    `patches` has the features (n_patches, n_features) of a chunk, and `tissue` is the mask of its
+    patches. Their means over the 3 × 3 patches around each patch are appended to them.
     """
     features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)

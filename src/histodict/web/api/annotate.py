@@ -202,7 +202,10 @@ def download_annotations(request: ApiRequest) -> Response:
 
 
 def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
-    """Predict a box (left, top, right, bottom in level-0 pixels) from the annotations so far."""
+    """Return the quick prediction for a box, (left, top, right, bottom) in level-0 pixels.
+
+    It is made from all annotations that the data set has now; see `predict_viewport`.
+    """
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
@@ -373,7 +376,7 @@ def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.f
 
 
 def _stored_margin(request: ApiRequest, record: ImageRecord) -> float | None:
-    """Return the margin of the stored prediction of an image; None if there is none."""
+    """Return the margin of the stored prediction of an image; None if it has none."""
     prediction = load_prediction(request.job.folder / "maps", record, request.dataset.settings.mpp)
     return None if prediction is None else prediction_margin(prediction)
 
