@@ -456,7 +456,7 @@ class PrecomputedImage(PreparedImage):
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
 
     def _stored_patches_inside(self) -> NDArray[np.bool_]:
-        """Return whether each patch of the file is at least half inside the outlines."""
+        """Return the mask (n,) of the patches that are at least half inside the outlines."""
         if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T

@@ -117,7 +117,7 @@ class DatasetSettings:
         )
 
     def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
-        """Return the pixel size option of an image, from its table (µm per pixel) or the user."""
+        """Return the pixel size option of an image; `table_mpp` is µm per pixel in its table."""
         return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 

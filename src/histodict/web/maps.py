@@ -307,7 +307,10 @@ class MapDifference:
         return both
 
     def count_changes(self) -> list[list[int]]:
-        """Return the number of compared patches, by class before (rows) and after (columns)."""
+        """Return the number of compared patches, by class in the first map and the second map.
+
+        Rows are classes of the first map, columns those of the second.
+        """
         n, compared = len(self.classes), self.is_compared
         pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
         table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()

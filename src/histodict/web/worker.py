@@ -183,7 +183,7 @@ def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
 
 
 def _predict_test_images(job: Job, model: Model, test: Manifest, callback: Callback) -> list[Json]:
-    """Return a row of results per test image: its prediction, or the reason why it failed."""
+    """Return a row of results per test image: its prediction, or an error message."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     callback(Progress("predict", 0, len(test.records)))

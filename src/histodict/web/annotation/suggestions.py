@@ -85,9 +85,13 @@ def _median_proximity(descriptors: FloatArray) -> FloatArray:
 def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
     """Return a descriptor (14,) of the appearance of an image, from RGB pixels.
 
-    In terms of optical density: means, standard deviations and correlations of the channels in
-    tissue; of their mean, the mean absolute difference from local means over 3, 5 and 9 pixels and
-    the standard deviation after blurring; and the fraction of tissue.
+    It contains, in units of optical density:
+
+    - means, standard deviations and correlations of the colour channels in tissue;
+    - for the mean over the channels: the mean absolute difference from local means over 3, 5 and
+      9 pixels, and the standard deviation after blurring;
+
+    and the fraction of tissue.
     """
     density = -np.log10((pixels.astype(np.float64) + 1) / 256)
     grey = density.mean(axis=2)
