@@ -105,7 +105,7 @@ class ImageTask:
     model_digest : digest of the model file
     qupath : options of the GeoJSON file
     writes_anndata : whether an AnnData file is written
-    atom_statistics : table of atom statistics for the AnnData file; None for none
+    atom_statistics : table of atom statistics for the AnnData file; None if not added
     """
 
     record: ImageRecord
@@ -170,7 +170,7 @@ class ImageTask:
         return content
 
     def option_columns(self) -> Row:
-        """Return table columns: "within" (file of outlines) and "missing_chunks", if in use."""
+        """Return the table columns "within" (file of outlines) and "missing_chunks" that apply."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -180,7 +180,7 @@ class ImageTask:
 
     @property
     def image_pixel_size(self) -> PixelSizeOption:
-        """Pixel size option with the pixel size of this image from the table of images, if any."""
+        """Pixel size option, with the pixel size of this image from the table if that has one."""
         return self.pixel_size_option.with_table(self.record.mpp)
 
 

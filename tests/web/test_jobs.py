@@ -172,7 +172,7 @@ def test_large_image_is_computed_in_the_background_on_request(client, monkeypatc
     image = client.get(f"/api/data/{data}").json()["images"][0]["id"]
     address = f"/api/jobs/{job}/look/{data}/{image}"
     monkeypatch.setattr(viewer, "_MAX_IMMEDIATE_PIXELS", 0)
-    assert client.get(address).json()["state"] == "unasked"
+    assert client.get(address).json()["state"] == "not_requested"
     assert client.get("/api/jobs").json()["maps"] == []
     first = client.post(address, headers=OWN).json()
     assert first["state"] in ("waiting", "running")

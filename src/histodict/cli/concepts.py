@@ -98,7 +98,11 @@ def _learn_or_load(
     output: Path,
     execution: ExecutionCliOptions,
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
-    """Load concepts and usage from `output`, or compute them; the flag is True for new ones."""
+    """Return the concepts, their usage, and whether they are new.
+
+    They are loaded from the folder `output` if it has any; otherwise they are learned and stored
+    there.
+    """
     from ..datasets.survey import check_files
     from ..explain.concept_discovery import (
         check_settings_match,
@@ -132,10 +136,11 @@ def _learn_or_load(
 def _write_tables(
     output: Path, source: ConceptTrainingSet, dictionary: ConceptDictionary, usage: ConceptUsage
 ) -> dict[str, Any]:
-    """Write the tables of concepts, usage and predictions; return statistics.
+    """Write the tables of concepts, usage and predictions, and return statistics by name.
 
-    They are "recurrence" and, with labels, numbers of images: "labelled", "unseen" (tested) and
-    "leave_one_patient_out_accuracy" (correct).
+    "recurrence" is the similarity of concepts from two halves of the patients. If images have
+    labels, there are three numbers of images: "labelled", "unseen" (tested without their patient)
+    and "leave_one_patient_out_accuracy" (correct among these).
     """
     import numpy as np
 

@@ -77,7 +77,7 @@ def reset_state() -> None:
 
 
 def set_resume_hint(reused_work: str = "finished images or runs") -> None:
-    """Set the hint that an interrupted command prints: run again, it reuses `reused_work`."""
+    """Set the hint for an interrupted command: if it is run again, it reuses `reused_work`."""
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
@@ -240,7 +240,10 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Run a command such that a signal ends it with status 128 plus the number of the signal."""
+    """Run the code of the context so that a signal ends the command.
+
+    The exit status is 128 plus the number of the signal.
+    """
     reset_state()
     # Only the main thread can handle signals.
     if threading.current_thread() is not threading.main_thread():

@@ -82,9 +82,10 @@ class MethodsOptions:
     setting_overrides: SetOption = None
 
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
-        """Return the training plans by name, to detect the class `region` or to classify images.
+        """Return the training plan of each compared method, by name.
 
-        `features` is the folder of feature files, if they replace the images.
+        The plans are for detectors of the class `region` or, if it is None, for classifiers.
+        `features` is the folder of feature files that replace the images, or None.
         """
         from ..evaluation import choose_plans
 
@@ -179,7 +180,10 @@ class LabelledDataOptions(RegionTrainingOptions):
     positive: PositiveOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Return the images, or their annotated parts, with the positive class of --positive."""
+        """Return the images, or their annotated parts if --regions names several classes.
+
+        The positive class is that of --positive.
+        """
         manifest = self.split_by_annotation(manifest)
         if parse_single_region(self.regions) is None:
             return set_positive_class(manifest, self.positive)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Return the images with this positive class; if None, print the one guessed from the names."""
+    """Return the images with this positive class; if it is None, print the one that is used."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -117,7 +117,7 @@ def _note_preset(name: str, reason: str) -> None:
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of the images; with a feature folder, of the files with the same names."""
+    """Return records of images or, with the folder `features`, of feature files of their names."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
@@ -209,7 +209,7 @@ def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
 
 
 def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """Print at most one warning about unknown pixel sizes of the images."""
+    """Print at most one warning about images whose pixel size is unknown."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
@@ -247,7 +247,7 @@ def parse_integers(option: str, text: str) -> list[int]:
 
 
 def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images without tissue or used without tissue detection, and print their notes."""
+    """Warn about images that have no tissue or are used as a whole, and print their notes."""
     from ..utils.text_io import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
@@ -313,7 +313,7 @@ class DataOptions:
         return manifest
 
     def list_labelled_images(self, source: Path) -> Manifest:
-        """Read the list of images from a folder or table."""
+        """Return the images of a folder or table."""
         from ..datasets.manifest import read_manifest
 
         columns = parse_pairs("--column", self.column)
@@ -325,7 +325,7 @@ class DataOptions:
         )
 
     def _feature_folder(self, source: Path) -> Path | None:
-        """Return the folder of feature files, if any; an absolute path if `source` is absolute."""
+        """Return the folder of feature files (absolute if `source` is); None without --features."""
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
     def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
@@ -342,7 +342,7 @@ class DataOptions:
         return usable
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select the images to use; all by default."""
+        """Return the images to use; by default, all."""
         return manifest
 
 
@@ -354,7 +354,7 @@ class AnnotatedDataOptions(DataOptions):
     coordinates: CoordinatesOption = "pixels"
 
     def list_labelled_images(self, source: Path) -> Manifest:
-        """Read the list of images, with their annotations if given."""
+        """Return the images of `source`, with their annotations if --annotations is set."""
         from ..datasets.annotated import read_images, with_annotations
 
         check_coordinates(self.coordinates, annotations=self.annotations)
@@ -373,7 +373,7 @@ class SplitDataOptions(AnnotatedDataOptions):
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select the images of the split."""
+        """Return the images of the split --split."""
         return select_split(manifest, self.data, self.split)
 
 
@@ -384,7 +384,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
     regions: RegionsOption = None
 
     def list_labelled_images(self, source: Path) -> Manifest:
-        """Read the list of images after checking the region classes."""
+        """Return the images of `source`, after checking the region classes."""
         names = parse_region_names(self.regions)
         if self.annotations is None and len(names) > 1:
             raise ValueError(
@@ -554,7 +554,7 @@ class RegionOfInterestOptions(ImageOptions):
         check_coordinates(self.coordinates, within=self.within)
 
     def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Add regions of interest to the records."""
+        """Return the records with regions of interest."""
         from ..annotations.annotation_file import AnnotationFile
         from ..datasets.annotated import match_annotations
 
@@ -585,7 +585,7 @@ class PredictionInputOptions(RegionOfInterestOptions):
         check_coordinates(self.coordinates, annotations=self.annotations, within=self.within)
 
     def _with_annotations(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Add annotations to the records, for scores of the predictions."""
+        """Return the records with annotations, for scores of the predictions."""
         from ..datasets.annotated import with_annotations
         from ..datasets.manifest import Manifest
 

@@ -208,7 +208,10 @@ def atoms(
 def _confounded_atoms_to_json(
     confounded_of_members: dict[int, list[AtomStatistics]],
 ) -> dict[str, Any]:
-    """Return the labels of confounded atoms by number of the base model, as JSON; empty if none."""
+    """Return the labels of confounded atoms as JSON, by the number of the base model.
+
+    The object is empty if no atom is confounded.
+    """
     if not confounded_of_members:
         return {}
     labels = {

@@ -67,7 +67,7 @@ class ExportOptions:
 
     @property
     def project_file_text(self) -> str:
-        """Addition to the summary that names the QuPath project; empty without a project."""
+        """Text for the summary with the name of the QuPath project; empty without a project."""
         return " and qupath/project.qpproj" if self.qupath_project else ""
 
     @property
@@ -158,7 +158,7 @@ def _predict_images(
 
 
 def _estimate_result_bytes(image: Path, output: Path) -> int:
-    """Estimate the minimum bytes of an image's overlay, map and outlines; 0 if they exist."""
+    """Estimate the minimum size of an image's result files in bytes; 0 if they exist."""
     from ..batch import output_key
     from ..images.memory_image import estimated_bytes
 
@@ -265,7 +265,7 @@ def _count_failed(result: RunResult) -> int:
 
 
 def _format_label_counts(result: RunResult) -> str:
-    """Format the number of images by label and of failures, such as "3 normal, 1 failed"."""
+    """Format the numbers of images by label and of failed images, such as "3 normal, 1 failed"."""
     from ..models.predictions import UNCERTAIN_LABEL
 
     counts = Counter(row["label"] for row in result.rows)

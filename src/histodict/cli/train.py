@@ -132,7 +132,7 @@ class ModelSettingsOptions:
         return Plan.named(name, self.method, regions=regions)
 
     def load_start_model(self, model: Model) -> Any:
-        """Load the model of --start-from, of the same kind as `model`; None without the option."""
+        """Load the model of --start-from, of the same kind as `model`; None if it is not set."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -152,7 +152,7 @@ class TrainOptions(RegionTrainingOptions):
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Select the images of the split, then their annotated parts."""
+        """Return the images of the split --split, or their annotated parts."""
         return self.split_by_annotation(select_split(manifest, self.data, self.split))
 
 

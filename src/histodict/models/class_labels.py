@@ -42,7 +42,7 @@ class NamedLabels:
         Raises
         ------
         ValueError
-            If a label is empty, or if labels are of several types or continuous.
+            If a label is empty, or if the labels are continuous or of several types.
         """
         from sklearn.utils.multiclass import check_classification_targets
         from sklearn.utils.validation import column_or_1d
@@ -62,7 +62,7 @@ class NamedLabels:
 
 
 def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an object array to the type of its elements; raise ValueError for several types."""
+    """Convert an object array to the type of its elements; raise ValueError if types differ."""
     if values.dtype.kind != "O":
         return values
     types = {type(value) for value in values.tolist()}
@@ -77,7 +77,16 @@ def _to_common_type(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def labels_from_names(names: Sequence[str], label_type: str) -> NDArray[Any]:
-    """Convert class names back to labels of the type of `y`; `label_type` as in `NamedLabels`.
+    """Convert class names back to labels of the type that `y` had.
+
+    Parameters
+    ----------
+    names : class names
+    label_type : type of the labels, as in `NamedLabels`
+
+    Returns
+    -------
+    ndarray of shape (n_names,)
 
     Raises
     ------

@@ -89,7 +89,7 @@ class TrainTestRun:
 
     @cached_property
     def key(self) -> str:
-        """Hash of images, settings, encoder weights and package versions; computed once."""
+        """Hash of the images, settings, encoder weights and package versions of the run."""
         train, test = (
             list(map(training_content, manifest.records)) for manifest in (self.train, self.test)
         )
@@ -108,15 +108,17 @@ class RunPredictions:
     Attributes
     ----------
     labels : predicted class of each image
-    scores : for each image, one score per class, or with two classes a single one, positive for the
-        second; for region detectors, the number of patches of the largest region
-    probabilities : for each image, one per class; empty lists if the model is not calibrated
+    scores : for each image, one score per class; with two classes, a single score, which is
+        positive for the second class; for region detectors, the number of patches of the largest
+        region
+    probabilities : for each image, the probability of each class; empty lists if the model is not
+        calibrated
     prediction_sets : for each image, the classes that cannot be excluded at an error rate of 0.1
     seconds : durations by stage, "train" and "test"
-    peak_mib : peak memory of the process in MiB, if known
+    peak_mib : peak memory of the process in MiB; None if unknown
     min_patches : minimum number of connected patches of a region; None for classifiers
     map_digests : SHA-256 of each patch map file, by file name
-    maps : folder of the patch map files; None if nothing is stored
+    maps : folder of the patch map files; None if no maps are stored
     """
 
     labels: list[str]
@@ -130,7 +132,7 @@ class RunPredictions:
     maps: Path | None = field(default=None, compare=False)
 
     def load_map(self, index: int) -> PatchMap | None:
-        """Return the stored patch map of the test image at this index; None if there is none."""
+        """Return the stored patch map of the test image with this index; None if there is none."""
         file = self.maps / f"{index}.npz" if self.maps else None
         if file is None or not file.is_file():
             return None
@@ -147,8 +149,8 @@ class RunCache:
     Attributes
     ----------
     folder : folder of the cache; None stores nothing
-    is_inner : whether the runs are part of another run, as in nested cross-validation; then no maps
-        are stored and no memory is measured
+    is_inner : whether the runs are part of another run, as in nested cross-validation. If True, no
+        patch maps are stored, and the memory is not measured
     """
 
     def __init__(self, folder: Path | None, *, is_inner: bool = False) -> None:
@@ -178,7 +180,11 @@ class RunCache:
         return cached
 
     def run(self, train_test_run: TrainTestRun, executor: Executor | None = None) -> RunPredictions:
-        """Return the predictions of a run, from the cache if they are stored."""
+        """Return the predictions of a run.
+
+        If they are in the cache, they are read. Otherwise the run is executed, and its predictions
+        are stored unless the cache has no folder.
+        """
         cached = self.load_cached(train_test_run)
         if cached is not None:
             return cached
@@ -301,7 +307,10 @@ class MemberEvaluation:
     failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of the training record: "recipe", "unseen" (performance), "failure"."""
+        """Return the evaluation as a JSON object for the training record.
+
+        The keys are "recipe", "unseen" (the performance) and, for a failed recipe, "failure".
+        """
         values = {"recipe": self.recipe.to_dict(), "unseen": self.performance}
         return values | ({"failure": self.failure} if self.failure else {})
 
@@ -310,10 +319,11 @@ class MemberEvaluation:
 def temporary_cache(
     folder: Path | None, manifest: Manifest, executor: Executor | None
 ) -> Iterator[Path | None]:
-    """Yield a cache folder for several trainings: `folder`, or a temporary one if it is None.
+    """Yield the folder in which several trainings cache intermediate results.
 
-    Yields None instead of a temporary folder for large image sets, and with an executor, whose
-    workers cannot remove the folder. In the context, decoded images are cached in memory.
+    It is `folder` or, if this is None, a temporary folder, which is removed at the end. For large
+    image sets, or with an executor, whose workers cannot remove a temporary folder, it is None. In
+    the context, decoded images are cached in memory.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
@@ -356,10 +366,10 @@ def cross_validate_recipes(
     callback: Callback,
     executor: Executor | None,
 ) -> list[MemberEvaluation]:
-    """Return out-of-fold scores of every recipe.
+    """Return out-of-fold scores of every recipe, in the order of `recipes`.
 
-    A recipe that fails with ImageError is recorded with the message; for the first recipe, the
-    error is raised.
+    If the first recipe fails with ImageError, the error is raised. For any other recipe, the error
+    message is stored in its evaluation.
 
     Parameters
     ----------
@@ -400,7 +410,13 @@ def cross_validate_recipes(
 def fit_combination(
     evaluations: Sequence[MemberEvaluation], manifest: Manifest
 ) -> tuple[ScoreCombination, Calibration]:
-    """Fit scales, weights and calibration of an ensemble to out-of-fold scores."""
+    """Fit an ensemble to out-of-fold scores.
+
+    Returns
+    -------
+    combination : scales and weights of the models
+    calibration : map from combined scores to probabilities
+    """
     scores = np.stack([evaluation.scores for evaluation in evaluations], axis=1)
     is_scored = ~np.isnan(scores[:, 0]).any(axis=1)
     aucs = np.array([evaluation.auc for evaluation in evaluations])
@@ -430,7 +446,7 @@ def evaluate_scores(scores: NDArray[np.float64], manifest: Manifest) -> tuple[fl
 
 
 def _reduced_recipe(recipe: Recipe) -> Recipe:
-    """Return a copy with fewer training patches."""
+    """Return a copy of a recipe with fewer training patches."""
     return replace(recipe, patches_per_class=math.ceil(recipe.patches_per_class / _PATCH_REDUCTION))
 
 
@@ -454,9 +470,10 @@ def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombin
 
 
 def try_score_image(member: Any, *image: Any) -> NDArray[np.float64] | None:
-    """Return an estimator's scores for an image; None without tissue or after an ImageError.
+    """Return the scores of an estimator for an image; None without tissue or after an ImageError.
 
-    `image` are the arguments of `_score_image`: path, pixel size, callback and outlines.
+    `image` are the arguments of `_score_image` in their order: path, pixel size, callback and
+    outlines.
     """
     try:
         return member._score_image(*image).scores

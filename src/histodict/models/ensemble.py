@@ -49,7 +49,10 @@ from .training_set import resolve_training_set
 
 
 def _no_probabilities_reason(model: EnsembleClassifier) -> str:
-    """Return why a model has no probabilities; empty if it has them or is not fitted."""
+    """Return the reason why a model has no probabilities.
+
+    The text is empty if the model has probabilities or is not fitted.
+    """
     reason = model.__dict__.get("training_info_", {}).get("uncalibrated_reason", "")
     return f"this model is not calibrated: {reason}" if reason else ""
 
@@ -125,8 +128,8 @@ class EnsembleClassifier(ImageClassifier):
     ----------
     recipes : Recipe, str or sequence of these, default="default"
         A single recipe, or the name of a preset, is combined with variations of it (see
-        `recipe.ensemble_recipes`). A sequence is used as given; with a single element, the result
-        is one calibrated model.
+        `recipe.ensemble_recipes`). A sequence is used without variations; a sequence of one
+        recipe gives one calibrated model.
     method : str, optional
         Method that replaces that of the recipes.
     folds : int, default=3
@@ -150,8 +153,8 @@ class EnsembleClassifier(ImageClassifier):
     class_names_ : list of str
         Class labels as text.
     estimators_ : list of TissueClassifier
-        Fitted models in the order of the recipes, without recipes that failed. Maps and atoms are
-        those of the first.
+        Fitted models in the order of the recipes, without recipes that failed. The first
+        provides the maps and atoms.
     n_estimators_ : int
         Number of fitted models.
     model_ : ImagePipeline
@@ -220,7 +223,7 @@ class EnsembleClassifier(ImageClassifier):
         method: str | None,
         settings: dict[str, Any],
     ) -> list[Recipe]:
-        """Return the recipes of all estimators; arguments as in the constructor."""
+        """Return the recipes of all estimators for these arguments of the constructor."""
         if isinstance(recipes, Recipe | str):
             return ensemble_recipes(
                 self._with_settings(resolve_ensemble_recipe(recipes, method, settings), settings)
@@ -314,7 +317,11 @@ class EnsembleClassifier(ImageClassifier):
     def _fit_combination(
         self, evaluations: list[MemberEvaluation], manifest: Manifest, *, is_evaluated: bool
     ) -> None:
-        """Fit weights and calibration to out-of-fold scores; use equal weights if not evaluated."""
+        """Set weights and calibration of the ensemble.
+
+        If `is_evaluated`, both are fitted to the out-of-fold scores in `evaluations`. Otherwise the
+        estimators have equal weights, and there is no calibration.
+        """
         if is_evaluated:
             self.combination_, self.calibration_ = fit_combination(evaluations, manifest)
         else:
@@ -394,7 +401,10 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether the model has a decision threshold: a single estimator, one score per image."""
+        """Whether the model has a decision threshold.
+
+        It has one if it consists of a single estimator that has one.
+        """
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -414,7 +424,7 @@ class EnsembleClassifier(ImageClassifier):
         return f"from an ensemble of {self.n_estimators_} models; positions from the first model"
 
     def _with_score_shift(self, shift: float) -> Self:
-        """Return a copy whose scores are lower by `shift`, which also changes probabilities."""
+        """Return a copy whose scores are lower by `shift`; probabilities change accordingly."""
         shifted, offset = copy(self), self.combination_.offset - shift
         shifted.combination_ = replace(self.combination_, offset=offset)
         return shifted
@@ -444,7 +454,7 @@ class EnsembleClassifier(ImageClassifier):
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations for the estimator at index `member`.
+        """Return a copy in which the estimator at index `member` has the annotations `notes`.
 
         Parameters
         ----------
@@ -477,7 +487,10 @@ class EnsembleClassifier(ImageClassifier):
         )
 
     def _replace_member(self, index: int, member: TissueClassifier) -> Self:
-        """Return a copy with another estimator, and its changes in the training record."""
+        """Return a copy in which `member` replaces the estimator at `index`.
+
+        New changes in the training record of `member` are added to that of the ensemble.
+        """
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
         records = self.estimators_[index].training_info_, member.training_info_

@@ -51,10 +51,14 @@ ENCODER_RECIPE = PRESETS["embeddings"]
 def resolve_ensemble_recipe(
     recipe: Recipe | str, method: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the first recipe of an ensemble from a recipe, or from the name of a preset.
+    """Return the recipe of the first estimator of an ensemble.
 
-    The caller applies `settings` later; if they require pixels, "default" does not use an encoder.
-    `method` replaces the method of the recipe.
+    Parameters
+    ----------
+    recipe : recipe, or name of a preset
+    method : method that replaces that of the recipe; None does not replace it
+    settings : changed settings, by name. They are not applied here, but the preset "default" uses
+        no encoder if a setting requires pixels
     """
     if recipe == "features":
         return resolve_recipe("precomputed", method)
@@ -98,14 +102,20 @@ def _normalized_stain(recipe: Recipe) -> str:
 
 
 def _texture_recipe(pixel_recipe: Recipe, downsample: float) -> Recipe:
-    """Return a recipe with texture features of images reduced by `downsample` or more."""
+    """Return a recipe with texture features.
+
+    It reduces images by the factor `downsample`, or by that of `pixel_recipe` if this is larger.
+    """
     return _rescale(
         with_method(pixel_recipe, _TEXTURE_METHOD), max(1.0, downsample / pixel_recipe.downsample)
     )
 
 
 def _pixel_variation(base: Recipe) -> Recipe:
-    """Return the pixel recipe with all settings in which `base` differs from the encoder preset."""
+    """Return the recipe of the preset for pixels with the settings that the user has changed.
+
+    These are the settings in which `base` differs from the preset with an encoder.
+    """
     default, encoder = (
         with_method(recipe, base.method) for recipe in (PIXEL_RECIPE, ENCODER_RECIPE)
     )

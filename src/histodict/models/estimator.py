@@ -77,8 +77,8 @@ class ImageEstimator(BaseEstimator):
     """Base class of all models: parameters, files, predictions, and plots of the atoms.
 
     The first argument of a constructor is a recipe or the name of a preset, and `**settings` are
-    changes of the recipe. As the constructor resolves them, `get_params` returns the stored
-    arguments rather than attributes of the same names.
+    changes of the recipe. As the constructor derives recipes from its arguments, `get_params`
+    returns the stored arguments, not attributes of the same names.
     """
 
     kind: ClassVar[str]
@@ -95,7 +95,7 @@ class ImageEstimator(BaseEstimator):
     # --- parameters -----------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments.
+        """Return the arguments of the constructor by name.
 
         Parameters
         ----------
@@ -111,9 +111,9 @@ class ImageEstimator(BaseEstimator):
         return (self._settings() if deep else {}) | self._init_params | current
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; they take effect with the next fit.
+        """Set parameters of the model.
 
-        For fitted models, only `n_jobs` and `verbose` take effect at once.
+        Changes of `n_jobs` and `verbose` take effect at once, other changes with the next fit.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class ImageEstimator(BaseEstimator):
         self.verbose = arguments["verbose"]
 
     def _with_settings(self, recipe: Recipe, settings: dict[str, Any]) -> Recipe:
-        """Return the recipe with changed settings; raise an error for unknown names."""
+        """Return a copy of the recipe with changed settings; raise an error for unknown names."""
         if not settings:
             return recipe
         init_names = [name for name in signature(type(self)).parameters if name != "settings"]
@@ -219,7 +219,7 @@ class ImageEstimator(BaseEstimator):
         raise NotImplementedError
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations.
+        """Return a copy with the atom annotations `notes`.
 
         Disabled atoms have no effect on predictions, as if they were not part of the dictionary.
         Nothing is trained again.
@@ -307,7 +307,7 @@ class ImageEstimator(BaseEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> Any:
-        """Return the prediction for one image; unlike `predict`, without warnings."""
+        """Return the prediction for one image without the warnings that `predict` gives."""
         raise NotImplementedError
 
     def to_model_data(self) -> ModelData:
@@ -338,7 +338,10 @@ class ImageEstimator(BaseEstimator):
     def _progress_callback(
         self, callback: Callback | None = None
     ) -> AbstractContextManager[Callback]:
-        """Return a context manager that yields `callback`, or progress bars for None."""
+        """Return a context manager that yields a function to report progress to.
+
+        This is `callback` or, if `callback` is None and the model is verbose, a progress bar.
+        """
         if callback is None and self.verbose:
             return progress_bar()
         return nullcontext(callback or no_callback)
@@ -346,7 +349,10 @@ class ImageEstimator(BaseEstimator):
     def _predict(
         self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **options: Any
     ) -> Any:
-        """Return one prediction or `Predictions`; `options` are passed to `predict_one`."""
+        """Return a prediction if `images` is a single image, or else `Predictions`.
+
+        `options` are passed to `predict_one`.
+        """
         self._check_fitted()
         inputs = resolve_inputs(images, within)
         for message in inputs.skipped:
@@ -445,8 +451,8 @@ class ImageEstimator(BaseEstimator):
     def plot_atoms(self, n_atoms: int = 20, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
         """Plot the first atoms of every class as images.
 
-        Most methods order atoms by use. The command `histodict atoms` shows patches instead, also
-        for atoms that are not images.
+        Most methods sort the atoms by decreasing usage. Atoms of encoder features are not images;
+        the command `histodict atoms` shows patches that use them.
 
         Parameters
         ----------
@@ -476,16 +482,16 @@ def available_if(
 ) -> Callable[
     [Callable[Concatenate[_Model, _Arguments], _Result]], _AvailableIf[_Model, _Arguments, _Result]
 ]:
-    """Return a decorator for a method that is available only if `reason(model)` is empty.
+    """Return a decorator for a method that exists only if `reason(model)` is an empty text.
 
-    Otherwise the attribute raises AttributeError with the reason, unlike
-    `sklearn.utils.metaestimators.available_if`.
+    Otherwise, access to the method raises AttributeError with this text as its message. With
+    `sklearn.utils.metaestimators.available_if`, the condition is a boolean.
     """
     return lambda method: _AvailableIf(reason, method)
 
 
 class _AvailableIf(Generic[_Model, _Arguments, _Result]):
-    """Descriptor of a method that is available only if `reason(model)` is empty."""
+    """Descriptor of a method that exists only if `reason(model)` is an empty text."""
 
     def __init__(
         self,

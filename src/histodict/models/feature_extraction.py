@@ -67,7 +67,13 @@ def extraction_recipe(features: str, settings: dict[str, str]) -> Recipe:
     Parameters
     ----------
     features : name of pixel features or of an encoder
-    settings : changed settings, as text by name; ValueError if one has no effect on vectors
+    settings : changed settings, as text by name
+
+    Raises
+    ------
+    ValueError
+        If feature vectors cannot be computed with these features, or a setting has no effect on
+        them.
     """
     kind = get_patch_features(features)
     if kind.is_precomputed:
@@ -149,7 +155,7 @@ def extract_features(
 def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
     """Return the output file of each image; raise ValueError if two images have the same file.
 
-    Upper and lower case are not distinguished.
+    Two names that differ only in upper and lower case count as the same file.
     """
     files = [folder / f"{record.path.stem}.h5" for record in images]
     first: dict[str, Path] = {}
@@ -166,7 +172,10 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
 def _extraction_fingerprint(
     recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption
 ) -> dict[str, Any]:
-    """Return what determines the content of a feature file: "recipe", "image" and "size"."""
+    """Return everything that determines the content of a feature file, as JSON.
+
+    The keys are "recipe", "image" and "size" (pixel size).
+    """
     settings = extraction_settings(recipe) | {
         "format_version": _FORMAT_VERSION,
         "version": version("histodict"),
@@ -253,7 +262,10 @@ def _write_feature_file(
 
 
 def _trident_attributes(prepared: PreparedImage, grid: PatchGrid) -> dict[str, Any]:
-    """Return the attributes of the dataset `coords` that TRIDENT writes, as far as known."""
+    """Return the attributes of the dataset `coords` in the files of TRIDENT, by name.
+
+    Attributes that depend on the pixel size are omitted if it is unknown.
+    """
     side = round(grid.patch_side)
     attributes: dict[str, Any] = {
         "patch_size": grid.patch_px,

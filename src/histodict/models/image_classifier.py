@@ -75,7 +75,7 @@ class ImageClassifier(ImageEstimator):
         return 1.0
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the inverse hyperbolic tangent of ensemble scores; other scores unchanged."""
+        """Return the inverse hyperbolic tangent of scores; for a single model, the scores."""
         return scores
 
     def _probabilities_and_prediction_set(
@@ -155,7 +155,7 @@ class ImageClassifier(ImageEstimator):
         X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; several
             images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
         mpp : pixel size (µm) of images for which neither file nor table gives one; a
-            `PixelSizeOption` can also override these
+            `PixelSizeOption` can also replace known pixel sizes
         error_rate : accepted rate at which the prediction set does not contain the true class
         within : file with outlines, folder of such files named like the images, or
             `AnnotationFile`; patches outside of the outlines are ignored
@@ -198,7 +198,7 @@ class ImageClassifier(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImagePrediction:
-        """Return the prediction for one image; unlike `predict`, without warnings.
+        """Return the prediction for one image without the warnings that `predict` gives.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class ImageClassifier(ImageEstimator):
     def _make_prediction(
         self, path: ImageLike, image_scores: ImageScores, error_rate: float
     ) -> ImagePrediction:
-        """Return the prediction that follows from the scores of an image."""
+        """Return the prediction for an image with these scores."""
         if image_scores.scores is None:  # no tissue
             no_scores = (np.nan,) * count_scores(len(self.class_names_))
             prediction = ImagePrediction(
@@ -256,7 +256,11 @@ class ImageClassifier(ImageEstimator):
     def _centre_patch_map(
         self, patch_map: PatchMap | None, scores: NDArray[np.float64]
     ) -> PatchMap | None:
-        """Return the map, shifted to the image score if the aggregator is a mean over patches."""
+        """Return the patch map of an image with these scores.
+
+        If the aggregator is a mean over patches, the margins are shifted so that their mean is the
+        score of the image. Otherwise the map is returned unchanged.
+        """
         patch_scores = (
             self.aggregator_.patch_score_map(patch_map.margins)
             if self.aggregator_ and patch_map
@@ -267,7 +271,10 @@ class ImageClassifier(ImageEstimator):
         return patch_map.centre_on_score(patch_scores * self._member_score_gradient, scores)
 
     def _describe_aggregation(self, value: float) -> str:
-        """Return the reason for a decision with this decision value, for `decision_text`."""
+        """Return a text on how the aggregator compares the decision value with the threshold.
+
+        The text is empty for methods of the whole image.
+        """
         if self.aggregator_ is None:
             return ""
         threshold = self.threshold
@@ -287,7 +294,10 @@ class ImageClassifier(ImageEstimator):
     def patch_labels(
         self, record: ImageRecord, corners: NDArray[np.int64], side: float
     ) -> list[str]:
-        """Return n copies of the image's label, for patches with `corners` (n, 2) and `side`."""
+        """Return the label of the image once for each of n patches.
+
+        `corners` (n, 2) and `side` of the patches are not used; region detectors need them.
+        """
         return [record.label or _NO_LABEL] * len(corners)
 
     # --- decision threshold ---------------------------------------------------------------------
@@ -303,17 +313,28 @@ class ImageClassifier(ImageEstimator):
         return self.value_from_score(0.0) if self.has_threshold else None
 
     def value_from_score(self, score: float) -> float:
-        """Return the decision value of a score, such as a fraction of patches or mean margin."""
+        """Return the decision value that corresponds to a score of an image.
+
+        The decision value is the number that is compared with the threshold θ, such as a fraction
+        of patches or a mean margin.
+        """
         assert self.aggregator_ is not None
         return self.aggregator_.feature_value_at(self._member_score(score + self.threshold_shift_))
 
     def _decision_value(self, score: float) -> float:
-        """Return the decision value of a score; without threshold, the score before any shift."""
+        """Return the decision value that corresponds to a score.
+
+        Without a threshold θ, this is the score before `threshold_shift_` was subtracted.
+        """
         return self.value_from_score(score) if self.has_threshold else score + self.threshold_shift_
 
     @property
     def decision_threshold(self) -> DecisionThreshold | None:
-        """Threshold between two classes, of decision value or score; None for more classes."""
+        """Decision threshold between two classes; None for more than two classes.
+
+        It is the threshold θ of the decision value or, if `has_threshold` is False, a threshold of
+        the score.
+        """
         if self.threshold is not None and self.aggregator_ is not None:
             return DecisionThreshold(
                 self.aggregator_.name, self.threshold, self.aggregator_.higher_is_positive
@@ -395,7 +416,7 @@ class ImageClassifier(ImageEstimator):
         )
 
     def _score_from_value(self, value: float) -> float:
-        """Return the score of a decision value; the inverse of `_decision_value`."""
+        """Return the score that has this decision value; the inverse of `_decision_value`."""
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_
         # The slope is computed at score 0: near a large threshold, rounding could remove the 1.
@@ -412,11 +433,16 @@ class ImageClassifier(ImageEstimator):
         Parameters
         ----------
         scores : scores of this model for images of both classes; NaN (no tissue) is ignored
-        force : whether to skip the test that raises ValueError if scores do not form two groups
+        force : whether to adapt the threshold even if the scores do not form two groups
 
         Returns
         -------
         Self
+
+        Raises
+        ------
+        ValueError
+            If the scores do not form two groups, unless `force`.
         """
         if len(self.class_names_) != 2:
             raise ValueError("only a model of two classes has a decision threshold to adapt")

@@ -44,7 +44,7 @@ class ImageScores:
     Attributes
     ----------
     scores : (n_scores,); None without tissue, and for region detectors, which have no aggregator
-    patch_map : None for methods of the whole image
+    patch_map : classes and margins of the patches; None for methods of the whole image
     patch_statistics : input of the aggregator; None for methods of the whole image
     n_abstaining : number of estimators without a score; None for a single model
     """
@@ -77,7 +77,8 @@ class PatchRecorder:
         ----------
         positions : (n_patches, 2), row and column of each patch on the grid
         codes : (n_patches, n_codes), sparse codes of the patches
-        contributions : contributions of the atoms to the distances; None unless they are needed
+        contributions : contributions of the atoms to the distances; None if `needs_contributions`
+            is False
         """
 
     def finish(self, image_scores: ImageScores) -> None:
@@ -118,11 +119,12 @@ class ImagePipeline:
     Attributes
     ----------
     classifier_ : fitted classifier of patches or images, an estimator of the recipe's method
-    mpp_ : pixel size (µm) of the training images; None if it differs or is unknown
+    mpp_ : median pixel size (µm) of the training images; None if it is unknown or not used, because
+        images are resampled or features are precomputed
     feature_metadata_ : metadata of precomputed features; None if trained on images
     aggregator_ : aggregator from patches to the score of an image; None for methods of the whole
         image
-    recorder : receives the codes of the patches of each image; None for none
+    recorder : object that receives the codes of the patches of each image; None if there is none
     atom_annotations : annotations of the atoms by users
     class_reference_ : for each class, the atom statistics of its training patches; empty for
         methods of the whole image
@@ -176,7 +178,7 @@ class ImagePipeline:
         raise NotImplementedError
 
     def _check_training_files(self, records: Sequence[ImageRecord]) -> None:
-        """Store pixel size and feature metadata; raise ValueError if they differ among images."""
+        """Set `mpp_` and `feature_metadata_`; raise ValueError if they differ among the images."""
         self.feature_metadata_ = common_metadata(record.path for record in records)
         is_precomputed = get_patch_features(self.recipe.features).is_precomputed
         # The pixel size has no effect on precomputed features.
@@ -201,7 +203,7 @@ class ImagePipeline:
         raise NotImplementedError
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the principal components of vectors if the recipe has `n_components`."""
+        """Project vectors on principal components; return them unchanged without `n_components`."""
         return vectors
 
     def atoms(self) -> AtomTable | None:
@@ -213,13 +215,13 @@ class ImagePipeline:
         return f"the method {self.recipe.method!r} uses whole images and has no atoms"
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with these annotations; disabled atoms have no effect."""
+        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
         raise ValueError(self.no_atoms_reason())
 
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images and class indices."""
+        """Return a copy whose aggregator is fitted on images with their class indices `labels`."""
         raise ValueError(f"the method {self.recipe.method!r} has no decision rule to fit again")
 
     def with_jobs(self, n_jobs: int | None) -> Self:
@@ -274,17 +276,20 @@ class ImagePipeline:
         )
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specification of each array except for those of method and aggregator."""
+        """Return the specification, by name, of each array that the pipeline itself has.
+
+        Arrays of the method and of the aggregator are not included.
+        """
         return {}
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
-        """Return the specification of each array of the aggregator; empty without one."""
+        """Return the specification of each array of the aggregator; empty if there is none."""
         return {}
 
     def load_state(self, content: ModelData, specs: Mapping[str, ArraySpec] | None = None) -> None:
         """Set the fitted attributes from the content of a model file.
 
-        Arrays in `specs` are expected in the file in addition to those of the pipeline.
+        `specs` are specifications of arrays that the file has in addition to those of the pipeline.
         """
         self.mpp_ = content.mpp
         metadata = content.training_info.get("vectors")
@@ -302,7 +307,10 @@ class ImagePipeline:
         self.classifier_ = classifier
 
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        """Return the array dimensions, by name, that follow from the recipe and its method."""
+        """Return the dimensions of arrays in a model file that follow from the recipe, by name.
+
+        `method` is the classifier of the recipe's method.
+        """
         return {}
 
 
@@ -351,7 +359,11 @@ class WholeImagePipeline(ImagePipeline):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> ImageScores:
-        """Return the scores of an image; without tissue, they are None if the features need it."""
+        """Return the scores of an image; see `ImagePipeline.score_image`.
+
+        The scores are None if the image has no tissue and the features are computed from tissue
+        only.
+        """
         self._reject_outlines(path, within)
         X = self._feature_vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
@@ -378,7 +390,10 @@ class WholeImagePipeline(ImagePipeline):
         trained_mpp: float | None,
         callback: Callback = no_callback,
     ) -> NDArray[np.float64]:
-        """Return one vector per image; NaN without tissue. `images` maps images to pixel sizes."""
+        """Return the feature vectors (n_images, n_features); NaN for an image without tissue.
+
+        `images` has the pixel size (µm) of each image, or None if it is unknown.
+        """
         features = get_method(self.recipe.method).features
         assert features is not None
         if features == MEAN_VECTOR:
@@ -439,7 +454,10 @@ def _whole_image_pixels(
 def _sample_tissue_squares(
     path: ImageLike, prepared: PreparedImage, min_tissue_fraction: float
 ) -> NDArray[np.uint8]:
-    """Return random tissue squares of a slide, one below the other; the seed is fixed."""
+    """Return the pixels of random tissue squares of a slide, stacked vertically.
+
+    The squares are stain-normalised. The random seed is fixed.
+    """
     grid = PatchGrid.from_size(prepared.content.size, _SQUARE_PX, _SQUARE_PX, prepared.downsample)
     squares: list[NDArray[np.uint8]] = []
     fullest, max_fraction = None, 0.0  # square with most tissue, if none reaches the minimum
@@ -468,7 +486,7 @@ def _mean_vector(
     path: ImageLike,
     mpp: float | None,
 ) -> NDArray[np.float64]:
-    """Return the mean vector of an image's tissue patches; [NaN] if there are none."""
+    """Return the mean vector of an image's tissue patches; without tissue, an array [NaN]."""
     total, n_patches = np.zeros(1), 0
     with open_prepared_image(path, mpp, recipe, trained_mpp, cache, feature_metadata) as prepared:
         grid = prepared.grid()

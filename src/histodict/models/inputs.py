@@ -107,7 +107,7 @@ def is_image_list(images: object) -> bool:
 
 
 def _as_records(images: Any) -> Manifest | None:
-    """Return a list of `ImageRecord` as a manifest; None for other inputs."""
+    """Convert a list of `ImageRecord` to a manifest; return None for any other input."""
     if not isinstance(images, list | tuple | np.ndarray) or not len(images):
         return None
     if all(isinstance(image, ImageRecord) for image in images):
@@ -139,7 +139,7 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
 
 
 def _resolve_images(images: Any) -> PredictionInputs:
-    """Return the images for prediction, without outlines that are given separately."""
+    """Return the images for prediction; outlines are only those that a table names."""
     images = _as_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
@@ -222,7 +222,7 @@ def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
 
 
 def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
-    """Return a function that checks size and pixel size of an image for these recipes.
+    """Return a function that checks whether the size and pixel size of an image suit the recipes.
 
     The function returns an error message, or an empty string. Images of unknown pixel size pass;
     `common_pixel_size` reports all of them together.
@@ -256,8 +256,14 @@ def check_and_sort_images(
 ) -> Manifest:
     """Check training images and return them sorted by content.
 
-    An error lists all images that are unreadable or too small, or equal images with two labels. As
-    the images are sorted, the order of rows in a table does not change the model.
+    The order of rows in a table does not change the model, as the images are sorted.
+
+    Raises
+    ------
+    ImageError
+        If images are unreadable or too small; the message lists the first of them.
+    ValueError
+        If equal images have different labels.
     """
     check_readable(manifest.records, n_jobs, callback, make_usability_check([recipe])).check()
     check_duplicates_by_content(manifest)
@@ -265,7 +271,10 @@ def check_and_sort_images(
 
 
 def training_data_info(manifest: Manifest) -> dict[str, Any]:
-    """Return entries for the training record: "images", "left_out" and "confounders", if any."""
+    """Return entries for the training record, by name.
+
+    They are "images" and, each only if there are any, "left_out" (images) and "confounders".
+    """
     notes = {
         "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),
@@ -301,12 +310,18 @@ def warn_assumed_pixel_sizes(predictions: Sequence[Prediction], model: Any) -> N
 
 
 def image_region_label(record: ImageRecord, classes: list[str]) -> str:
-    """Return `classes[1]` if the mask, or else the label, shows the region; else `classes[0]`."""
+    """Return `classes[1]` if an image contains the region `classes[1]`, or else `classes[0]`.
+
+    The mask or outlines of the image decide, or its label if it has neither.
+    """
     return classes[int(has_background_and_region(record, classes[1])[1])]
 
 
 def has_background_and_region(record: ImageRecord, region: str) -> tuple[bool, bool]:
-    """Return whether an image has pixels outside of the region, and whether it has any inside."""
+    """Return whether any part of an image is outside of the region, and whether any is inside.
+
+    Without mask or outlines, the label holds for the whole image.
+    """
     if not record.has_regions:
         return record.label != region, record.label == region
     mask = region_coverage(record, region)
@@ -328,15 +343,19 @@ def region_patch_mask(record: ImageRecord, patch_map: PatchMap) -> NDArray[np.bo
 def find_patches_in_region(
     record: ImageRecord, region: str, patch_map: PatchMap
 ) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of patches in a region, by the record's mask or label."""
+    """Return the mask (rows, columns) of patches in a region.
+
+    The mask or outlines of the image decide; without them, all patches have the label of the image.
+    """
     (x, y), (right, down) = patch_map.corners(), coordinate_shift(record, patch_map)
     return squares_in_region(record, region, x + right, y + down, patch_map.grid.patch_side)
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return (x, y) to add to patch map coordinates for those of the record's file, in pixels.
+    """Return the shift (x, y) from coordinates of a patch map to those of the image file.
 
-    The result is not 0 for feature files with image coordinates and slides with cropped margins.
+    It is in level-0 pixels, and is added to coordinates of the map. It is not 0 for feature files
+    with coordinates of the image, and for slides with cropped margins.
     """
     if not record.has_regions:
         return 0, 0
@@ -351,9 +370,11 @@ def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int
 def squares_in_region(
     record: ImageRecord, region: str, x: NDArray[np.float64], y: NDArray[np.float64], side: float
 ) -> NDArray[np.bool_]:
-    """Return whether squares with upper left corners `x`, `y` are at least half in the region.
+    """Return whether at least half of each square lies in the region.
 
-    Corners and `side` are in level-0 pixels; `x`, `y` and the result have the same shape.
+    The region is that of the mask or outlines; without them, the label holds for the whole image.
+    `x` and `y` are the upper left corners. Corners and `side` are in level-0 pixels; `x`, `y` and
+    the returned array have the same shape.
     """
     if not record.has_regions:
         return np.full(x.shape, record.label == region)

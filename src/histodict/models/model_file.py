@@ -70,7 +70,7 @@ ARRAY_SPECS = {
 
 
 def array_specs(*prefixes: str) -> dict[str, ArraySpec]:
-    """Return the entries of ARRAY_SPECS whose name is one of these prefixes, a point and a word."""
+    """Return the entries of ARRAY_SPECS whose name is PREFIX.NAME for one of the prefixes."""
     return {name: s for name, s in ARRAY_SPECS.items() if name.partition(".")[0] in prefixes}
 
 
@@ -83,7 +83,7 @@ class ModelData:
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : class names; if there are two, positive scores indicate the second
     recipe : settings of the model; for an ensemble, those of its first estimator
-    mpp : pixel size (µm) of the training images; None if it differs or is unknown
+    mpp : median pixel size (µm) of the training images; None if it is unknown or not used
     n_features : length of the vectors that the method receives
     weights : digest of the encoder's weights; empty for pixel features
     decision_parameters : parameters of the decision by name, see DECISION_PARAMETERS
@@ -147,7 +147,8 @@ class ModelData:
         Parameters
         ----------
         declared : specification of each array by name
-        sizes : dimensions by name, in addition to those that follow from the other fields
+        sizes : array dimensions by name, in addition to those that follow from other fields of the
+            content, such as the number of classes
         """
         known: dict[str, int | str] = {
             "classes": len(self.classes),
@@ -318,9 +319,10 @@ def serialize(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> 
 
 
 def digest(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 digest of a header, which has no digest yet, and of all arrays.
+    """Return the SHA-256 digest of a model file as hexadecimal text.
 
-    The digest covers the name, type, shape and bytes of each array.
+    It covers the header without its entry "sha256", and the name, type, shape and bytes of each
+    array.
     """
     total = hashlib.sha256(json.dumps(header, sort_keys=True).encode() + b"\n")
     for name in sorted(arrays):
@@ -443,7 +445,7 @@ def load_model_of_kind(
 
 
 def _check_consent(path: Path, features: str) -> None:
-    """Raise ModelFileError if the weights of these features need the permission of the user."""
+    """Raise ModelFileError if loading the weights of `features` requires permission of the user."""
     if needs_no_consent(features):
         return
     family, _, name = features.partition(":")

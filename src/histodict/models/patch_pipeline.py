@@ -79,7 +79,7 @@ class SamplingArea:
 
     @classmethod
     def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
-        """Return one area outside and one inside the region; without mask, the whole image."""
+        """Return one area outside and one inside the region; without mask, one whole area."""
         if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
@@ -101,11 +101,11 @@ def sample_training_patches(
     callback: Callback,
     executor: Executor,
 ) -> TrainingPatches:
-    """Sample training patches: `patches_per_class` of each class, spread over its areas.
+    """Return random training patches, about `patches_per_class` of each class.
 
     Parameters
     ----------
-    areas : image areas from which patches are sampled, each with its class
+    areas : image areas from which patches are sampled; those of a class give equally many
     recipe : settings
     random_state : seed
     cache : cache of feature vectors; None stores nothing
@@ -173,7 +173,7 @@ def _allowed_corners(
 ) -> LocationConstraint | None:
     """Return the constraint on patches of an area; None for the whole image.
 
-    Inside, at least half of a patch is in the region; outside, no part of it is.
+    A patch is inside if at least half of it is in the region, and outside if no part of it is.
     """
     if area.is_inside is None:
         return None
@@ -232,12 +232,12 @@ class _EncodedChunk:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Row and column of each patch on the grid (n, 2)."""
+        """Row and column of each patch on the grid, as an array (n, 2)."""
         return np.add(np.argwhere(self.tissue), [part.start for part in self.chunk])
 
 
 class _PatchResults:
-    """Predicted classes, margins and used concepts of an image's patches, and sum of |codes|."""
+    """Predicted classes, margins and used concepts of patches; sums of their absolute codes."""
 
     def __init__(
         self, grid: PatchGrid, n_classes: int, n_codes: int, concept_atoms: dict[str, list[int]]
@@ -265,7 +265,7 @@ class PatchPipeline(ImagePipeline):
     Attributes
     ----------
     classifier_ : fitted patch classifier
-    projection_ : projection to principal components; None unless the recipe has `n_components`
+    projection_ : projection on principal components; None unless the recipe has `n_components`
 
     Other attributes are those of `ImagePipeline`.
     """
@@ -310,7 +310,7 @@ class PatchPipeline(ImagePipeline):
     def refit_decision_rule(
         self, records: Sequence[ImageRecord], labels: NDArray[np.int64], callback: Callback
     ) -> Self:
-        """Return a copy whose aggregator is fitted on these images and class indices."""
+        """Return a copy whose aggregator is fitted on images with their class indices `labels`."""
         changed = copy(self)
         changed.aggregator_ = self._fit_aggregator(records, labels, callback)
         return changed
@@ -470,7 +470,7 @@ class PatchPipeline(ImagePipeline):
         return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
 
     def _scores(self, path: ImageLike, statistics: PatchStatistics) -> NDArray[np.float64] | None:
-        """Return the scores of an image; None without tissue or aggregator."""
+        """Return the scores of an image; None without tissue or without aggregator."""
         if self.aggregator_ is None or not statistics.n_patches:
             return None
         aggregator = self.aggregator_
@@ -484,7 +484,7 @@ class PatchPipeline(ImagePipeline):
         return scores
 
     def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with these annotations; disabled atoms have no effect."""
+        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
         atoms = self.atoms()
         if notes and atoms is None:
             raise ValueError(self.no_atoms_reason())
@@ -497,7 +497,7 @@ class PatchPipeline(ImagePipeline):
         return changed
 
     def _check_warm_start(self, other: ImagePipeline) -> PatchPipeline:
-        """Return the pipeline for a warm start; raise ValueError if it is incompatible."""
+        """Return `other` to start training from; raise ValueError if it is incompatible."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
@@ -514,7 +514,7 @@ class PatchPipeline(ImagePipeline):
         return cast(PatchPipeline, other)  # equal recipes give the same class
 
     def project(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the principal components of vectors if the recipe has `n_components`."""
+        """Project vectors on principal components; return them unchanged without `n_components`."""
         return self.projection_(vectors) if self.projection_ else vectors
 
     def atoms(self) -> AtomTable | None:
@@ -554,7 +554,7 @@ class PatchPipeline(ImagePipeline):
         return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specification of each array except for those of method and aggregator."""
+        """Return the specification, by name, of arrays without those of method and aggregator."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:

@@ -29,7 +29,7 @@ class Plan:
     calibration_folds : int, default=0
         Number of cross-validation folds over the training patients. With 2 or more, weights and
         calibration are fitted to out-of-fold predictions, so that predictions have probabilities.
-        Training takes longer by this factor. With 0, there is no calibration.
+        Training time is multiplied by about this number. With 0, there is no calibration.
     ensemble : bool, default=False
         Whether to train further models on variations of the recipe and combine their scores.
         Requires `calibration_folds`.

@@ -80,7 +80,7 @@ def _row_with_path(prediction: Any) -> dict[str, Any]:
 
 
 def _render_image(prediction: Any, longest_side: int) -> NDArray[np.uint8]:
-    """Return the image with its patch map, if any, at most `longest_side` wide and high."""
+    """Return the image, under its patch map if it has one, at most `longest_side` wide and high."""
     if prediction.patch_map is None:
         with open_image(prediction.path) as source:
             return source.thumbnail(min(longest_side, max(source.size)))
@@ -146,7 +146,8 @@ class ImagePrediction(DisplayMixin):
         Classes and margins of the patches. If the aggregator is a mean over patches, the mean over
         tissue is the score. None for methods of the whole image.
     value : float or None
-        Number that is compared with θ; without θ, the score before the threshold was changed.
+        Number that is compared with the threshold θ. If there is no θ, the score of the model as
+        trained, without later changes of its decision threshold.
     probabilities : dict
         Probability per class; empty if the model is not calibrated.
     prediction_set : list of str
@@ -366,13 +367,16 @@ Prediction = ImagePrediction | RegionPrediction
 
 
 def no_prediction_reason(patch_map: PatchMap | None) -> str:
-    """Return why an image has no prediction: no tissue, or none of sufficient quality."""
+    """Return the reason why an image has no prediction.
+
+    It has no tissue, or none that passes the quality filters.
+    """
     excluded = patch_map.excluded if patch_map is not None else None
     return f"{NO_TISSUE_LABEL} of sufficient quality: {excluded}" if excluded else NO_TISSUE_LABEL
 
 
 def _map_notes(patch_map: PatchMap | None) -> str:
-    """Return limitations of a patch map as text that continues a sentence."""
+    """Return limitations of a patch map as text to append to a sentence; may be empty."""
     if patch_map is None:
         return ""
     notes = ["hardly any tissue found, the whole image was used"] * patch_map.whole_image
@@ -380,7 +384,11 @@ def _map_notes(patch_map: PatchMap | None) -> str:
 
 
 def _quality_columns(patch_map: PatchMap | None) -> Row:
-    """Return columns for excluded tissue, notes, and use of the whole image, if they apply."""
+    """Return table columns that describe the tissue detection of an image.
+
+    They are "left_out" (tissue excluded by quality filters), "notes" and "whole_image". Columns
+    that do not apply to the image are absent.
+    """
     if patch_map is None:
         return {}
     row: Row = {} if patch_map.excluded is None else {"left_out": patch_map.excluded}
@@ -503,7 +511,7 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
 
     @property
     def top_labels(self) -> list[str]:
-        """Most likely class of each image, even if uncertain; "no tissue" without tissue."""
+        """Most likely class of each image, also of uncertain ones; "no tissue" without tissue."""
         return [prediction.top_label or NO_TISSUE_LABEL for prediction in self]
 
     def rows(self) -> list[Row]:
@@ -561,14 +569,17 @@ class Predictions(Sequence[PredictionT], Generic[PredictionT]):
         return f"<{len(self)} predictions: {counts}>" if self._predictions else "<no predictions>"
 
     def _repr_html_(self) -> str:
-        """Return HTML with the first `_MAX_CARDS` predictions and the number of others."""
+        """Return HTML of the first `_MAX_CARDS` predictions, and the number of remaining ones."""
         cards = "".join(prediction._repr_html_() for prediction in self[:_MAX_CARDS])
         n_more = len(self) - _MAX_CARDS
         return cards + (f"<p>and {n_more} more</p>" if n_more > 0 else "")
 
 
 def probability_array(predictions: Iterable[Any], classes: Sequence[str]) -> NDArray[np.float64]:
-    """Return the probabilities (n_images, n_classes); NaN for images without tissue."""
+    """Return the probabilities (n_images, n_classes) in the order of `classes`.
+
+    A row is NaN for an image without tissue.
+    """
     return np.array(
         [
             [prediction.probabilities.get(name, np.nan) for name in classes]

@@ -184,12 +184,13 @@ class PreparedImage:
 
     Attributes
     ----------
-    path, size, mpp, offset : as of `ImageSource`
+    path, size, mpp, offset : as in `ImageSource`
     downsample : factor by which the image is reduced
     content : image without uniform margins
     normalize : stain normalisation, a function of pixels
     quality : map of tissue that quality filters exclude; None without filters
-    clip_size : (width, height) to which outlines are clipped; None if no patch extends beyond it
+    clip_size : (width, height) of an image to which outlines of regions are clipped, as patches of
+        a feature file may extend beyond it; None for other files
     uses_whole_image : whether all patches are used because hardly any tissue was found
     stain_note : why the stain was not normalised; else empty
     """
@@ -290,7 +291,14 @@ class PreparedImage:
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of a chunk's patches to use, and their vectors."""
+        """Return which patches of a chunk are used, and their feature vectors.
+
+        Returns
+        -------
+        used : mask (rows, columns) of patches on tissue that pass the quality filters and lie
+            inside the outlines
+        vectors : (n_used, n_features), in the order of the mask
+        """
         tissue, vectors = self._features.compute_chunk(self, grid, rows, columns)
         used = tissue & self.inside_mask(grid, rows, columns)
         if self.quality is not None:
@@ -310,7 +318,10 @@ class PreparedImage:
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` vectors of random tissue patches at positions in `allowed`."""
+        """Return up to `n_vectors` vectors of random tissue patches.
+
+        Their positions satisfy `allowed`; None allows all positions.
+        """
         grid = self.grid()
         if self._inside is not None:
             allowed = region_constraint(self._inside, grid).intersection(allowed)
@@ -320,7 +331,11 @@ class PreparedImage:
         return self._features.sample(self, grid, n_vectors, rng, allowed)
 
     def _is_usable(self, half_side: float, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return whether patches pass the filters; corners (n, 2) and side in reduced pixels."""
+        """Return whether each patch passes the quality filters.
+
+        `corners` (n, 2) are the upper left corners (x, y), and `half_side` is half the side of a
+        patch. Both are in pixels of the reduced image.
+        """
         assert self.quality is not None
         x, y = ((corners + half_side) * self.downsample + np.array(self._box[:2])).T
         return self.quality.is_usable(x, y)
@@ -334,7 +349,10 @@ class PreparedImage:
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Return the mask (rows, columns) of patches with enough tissue on the grid of an area."""
+        """Return the mask (rows, columns) of patches with enough tissue.
+
+        The patches lie on a grid over the area `pixels`, with this `side` and `stride` in pixels.
+        """
         return (
             window_fraction(pixels, self._tissue, side, stride) >= self._recipe.min_tissue_fraction
         )
@@ -345,7 +363,10 @@ class PreparedImage:
 
 
 def _crop_to_tissue(mask: NDArray[np.bool_], rows: slice, columns: slice) -> tuple[slice, slice]:
-    """Return rows and columns of a chunk, cropped to the patches in a mask of possible tissue."""
+    """Return rows and columns of a chunk, cropped to its patches that may contain tissue.
+
+    `mask` has True for these patches of the chunk.
+    """
     spans = []
     for part, axis in ((rows, 1), (columns, 0)):
         positions = np.flatnonzero(mask.any(axis=axis))
@@ -435,7 +456,7 @@ class PrecomputedImage(PreparedImage):
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
 
     def _stored_patches_inside(self) -> NDArray[np.bool_]:
-        """Return whether each patch of the file is at least half inside the outlines."""
+        """Return the mask (n,) of the patches that are at least half inside the outlines."""
         if self._inside is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
@@ -465,19 +486,32 @@ class PrecomputedImage(PreparedImage):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of a chunk's stored patches, and their vectors."""
+        """Return which patches of a chunk are stored, and their feature vectors.
+
+        Returns
+        -------
+        stored : mask (rows, columns) of the patches that the file has and that lie inside the
+            outlines
+        vectors : (n_stored, n_features), in the order of the mask
+        """
         indices = self._positions[rows, columns]
         has_patch = indices != NO_PATCH
         return has_patch, self.features_of(indices[has_patch].astype(np.int64))
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of the patches with these indices among the used patches."""
+        """Return the vectors of patches.
+
+        `positions` are indices into the patches of the file that lie inside the outlines.
+        """
         return self._file.read_rows(self._rows[positions])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` vectors of random patches at positions in `allowed`."""
+        """Return up to `n_vectors` vectors of random patches of the file.
+
+        Their positions satisfy `allowed`; None allows all positions.
+        """
         return self._kind.sample_stored(self, self._grid, n_vectors, rng, allowed)
 
 

@@ -499,16 +499,24 @@ def default_region_preset(
 def resolve_recipe(
     recipe: Recipe | str, method: str | None = None, *, regions: bool = False
 ) -> Recipe:
-    """Return a recipe, or the recipe of a preset, with another method unless `method` is None."""
+    """Return a recipe, or the recipe of a preset, adapted to a method.
+
+    Parameters
+    ----------
+    recipe : recipe, or name of a preset
+    method : method that replaces that of the recipe; None does not replace it
+    regions : whether the recipe is for a `RegionDetector`; see `preset`
+    """
     if isinstance(recipe, str):
         return preset(recipe, method, regions=regions)
     return recipe if method in (None, recipe.method) else with_method(recipe, str(method))
 
 
 def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
-    """Return a copy with another method and its default or, if `published`, paper parameters.
+    """Return a copy of a recipe with another method.
 
-    Parameters of the recipe that the new method has as well are kept if it has no default for them.
+    The parameters of the method are its defaults or, if `published`, those of its paper. Parameters
+    of `base` that the new method also has are copied if these do not set them.
     """
     entry = get_method(method)
     known = inspect.signature(entry.load_class()).parameters

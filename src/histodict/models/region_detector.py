@@ -105,7 +105,10 @@ def _check_unmasked_labels(manifest: Manifest, region: str | None) -> None:
 
 
 def _excludes_region(label: str, region: str) -> bool:
-    """Return whether a label is "not REGION", "no REGION" or, unlike REGION, a healthy class."""
+    """Return whether images with a label do not show the region.
+
+    It is "not REGION", "no REGION", or a healthy class if the region is not healthy itself.
+    """
     is_healthy_only = is_healthy(label) and not is_healthy(region)
     return label in (f"not {region}", f"no {region}") or is_healthy_only
 
@@ -319,7 +322,7 @@ class RegionDetector(ImageEstimator):
     def region_sizes(
         self, manifest: Manifest, callback: Callback = no_callback, executor: Executor | None = None
     ) -> list[LargestRegionSizes]:
-        """Return the sizes of the largest true and false positive region of every image.
+        """Return the sizes of the largest true positive and false positive regions of every image.
 
         Parameters
         ----------
@@ -382,7 +385,7 @@ class RegionDetector(ImageEstimator):
         callback: Callback = no_callback,
         within: AnnotationFile | None = None,
     ) -> RegionPrediction:
-        """Return the regions of one image; unlike `predict`, without warnings.
+        """Return the regions of one image without the warnings that `predict` gives.
 
         Parameters
         ----------
@@ -445,7 +448,7 @@ class RegionDetector(ImageEstimator):
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations; disabled atoms have no effect.
+        """Return a copy with the annotations `notes`; disabled atoms have no effect.
 
         Parameters
         ----------
@@ -503,7 +506,7 @@ class RegionDetector(ImageEstimator):
         return describe_min_size(self.min_patches_)
 
     def true_label(self, record: ImageRecord) -> str:
-        """Return the class of an image: the region if its mask, or else its label, shows it."""
+        """Return the class of an image: the region class if its mask or label shows the region."""
         return image_region_label(record, self.class_names_)
 
     def patch_labels(
@@ -561,7 +564,7 @@ class _ImageEvaluation:
     truth: NDArray[np.bool_]
 
     def region_sizes(self, margin_threshold: float) -> LargestRegionSizes:
-        """Return the sizes of the largest true and false positive region."""
+        """Return the sizes of the largest true positive and false positive regions."""
         return measure_largest_regions(
             (self.margins > np.float64(margin_threshold)) & self.tissue, self.truth, self.tissue
         )

@@ -194,7 +194,7 @@ class TissueClassifier(ImageClassifier):
         return changed
 
     def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with these atom annotations; disabled atoms have no effect.
+        """Return a copy with the annotations `notes`; disabled atoms have no effect.
 
         Parameters
         ----------

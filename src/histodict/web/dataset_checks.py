@@ -242,7 +242,7 @@ class BackgroundChecks:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def complete_report(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
-        """Return the report of the check of these images; None if there is no complete one."""
+        """Return the report on a check of the images; None if no check of them is complete."""
         with self._lock:
             report = self._reports.get(_fingerprint(manifest, mpp))
         return report if report and report.is_complete else None

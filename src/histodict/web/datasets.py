@@ -117,7 +117,7 @@ class DatasetSettings:
         )
 
     def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
-        """Return the pixel size option of an image, from its table (µm per pixel) or the user."""
+        """Return the pixel size option of an image; `table_mpp` is µm per pixel in its table."""
         return PixelSizeOption(default=self.mpp).with_table(table_mpp)
 
 
@@ -198,7 +198,7 @@ class Dataset:
         return self.indexes.check(record)
 
     def corrections(self) -> list[Correction]:
-        """Read the corrections by the user."""
+        """Return the corrections by the user."""
         path = self.folder / "corrections.json"
         found: list[Correction] = list(read_json(path, list)) if path.exists() else []
         if not all(isinstance(c, dict) and set(c) >= _CORRECTION_FIELDS for c in found):
@@ -212,7 +212,7 @@ def dataset_name(source: Path, ignores_labels: bool) -> str:
 
 
 def make_dataset_id(source: Path, ignores_labels: bool = False) -> str:
-    """Return the id of a data set; a folder opened without labels has another id than with."""
+    """Return the id of a data set, which differs for a folder that is opened without its labels."""
     return short_id(f"{source}{chr(0) * ignores_labels}")  # NUL cannot occur in a path
 
 
@@ -229,7 +229,7 @@ def open_dataset(
 def find_dataset(
     user: UserWorkspace, indexes: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """Return an opened data set; with `image` (an id), only its folders are checked for changes."""
+    """Return an opened data set; with `image` (an id), check only the folders of this image."""
     source = find_source(user, indexes.folders, dataset_id)
     ignores_labels = dataset_id == make_dataset_id(source, True)
     return _load(user, indexes, source, image, ignores_labels=ignores_labels)
@@ -275,7 +275,7 @@ def _load(
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Store the settings in a request body, after validation against a manifest."""
+    """Store the settings in a request body, validated against a manifest (default: of the set)."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
@@ -495,7 +495,7 @@ class DatasetIndexCache:
         return index, RECORD_BYTES * len(by_id)
 
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude images outside the data folders; raise an error for a table (`links` is None)."""
+        """Exclude images outside the data folders; raise an error for tables or if none remains."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:

@@ -110,7 +110,7 @@ class Job:
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
-        """Delete the folder of the job; it is renamed first, so that no job is half deleted."""
+        """Delete the folder of the job, after renaming it so that no incomplete job remains."""
         renamed = self.folder.with_name(f".gone-{self.id}")
         self.folder.rename(renamed)
         shutil.rmtree(renamed, ignore_errors=True)
@@ -144,7 +144,7 @@ class Job:
 
     @cached_property
     def summary(self) -> Json:
-        """Some fields of the request, which lists of jobs show; cached."""
+        """Fields of the request that are shown in lists of jobs; cached."""
         path = self.folder / "job.json"
         return _read_summary(path, *stat_signature(path))
 
@@ -154,7 +154,11 @@ class Job:
         return read_fields(path, _RESULT_FIELDS) if path.exists() else None
 
     def state(self) -> Json:
-        """Return the fields of state.json; without a readable file, a job failed or is waiting."""
+        """Return the fields of state.json.
+
+        Without this file, the state is "waiting", or "failed" if a model was already trained. If
+        the file is unreadable, the state is "failed".
+        """
         try:
             return dict(_read(self.folder / "state.json"))
         except FileNotFoundError:
@@ -353,7 +357,7 @@ class JobQueue:
             self._discard(job)
 
     def resume(self, job: Job) -> None:
-        """Queue a failed, cancelled or interrupted job again; a model already trained is reused."""
+        """Queue a failed, cancelled or interrupted job again; reuse its model if it is trained."""
         with self._lock:
             state = job.state()
             if state["state"] in (*ACTIVE, DONE):
@@ -384,7 +388,7 @@ class JobQueue:
                     self._preempt_map(job)
 
     def _preempt_map(self, job: Job) -> None:
-        """Stop a job that computes a map, and queue it again; ignore other jobs."""
+        """Stop `job` if it computes a map, and queue it again; do nothing for a training."""
         process = self._processes.get(job.id)
         if process is not None and not job.is_training:
             _kill(process)

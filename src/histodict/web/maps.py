@@ -80,8 +80,8 @@ def compute_prediction(
     model : fitted model
     record : image
     folder : folder of stored predictions
-    mpp : µm per pixel if neither the record nor the file gives it
-    callback : called with the progress
+    mpp : µm per pixel of the image, used if neither the record nor the file gives it
+    callback : receives the progress
     """
     state = _fingerprint(record, mpp)  # before reading: the image may be replaced in the meantime
     size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp)
@@ -158,7 +158,7 @@ def load_or_compute(
 
 
 def map_cache_key(folder: Path, record: ImageRecord, mpp: float | None = None) -> list[Any]:
-    """Return a cache key of the map that `load_map` returns; raise KeyError without map."""
+    """Return a cache key of the map that `load_map` returns; raise KeyError if there is none."""
     _check_has_map(folder, record, mpp)
     return file_key(_prediction_file(folder, record, "npz"))
 
@@ -257,9 +257,10 @@ def render_map(
 
 
 def region_outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> list[list[float]]:
-    """Return the outlines of the largest regions of a class as rings [x, y, x, y, …].
+    """Return the outlines of regions of a class as rings [x, y, x, y, …] in level-0 pixels.
 
-    Regions have at least `min_patches` connected patches; coordinates are in level-0 pixels.
+    A region is a set of at least `min_patches` connected patches. Of more than `_MAX_OUTLINES`
+    regions, the largest ones are returned.
     """
     return patch_map.rings(class_index, min_patches, _MAX_OUTLINES)
 
@@ -276,7 +277,8 @@ class MapDifference:
 
     Attributes
     ----------
-    before, after : (n_rows, n_columns), indices into `classes`, or NO_TISSUE
+    before, after : (n_rows, n_columns), classes in the first and second map, as indices into
+        `classes`, or NO_TISSUE
     classes : class names
     """
 
@@ -300,12 +302,15 @@ class MapDifference:
 
     @property
     def is_compared(self) -> NDArray[np.bool_]:
-        """Whether each patch is tissue in both maps."""
+        """Mask (n_rows, n_columns) of the patches that are tissue in both maps."""
         both: NDArray[np.bool_] = (self.before != NO_TISSUE) & (self.after != NO_TISSUE)
         return both
 
     def count_changes(self) -> list[list[int]]:
-        """Return the number of compared patches, by class before (rows) and after (columns)."""
+        """Return the number of compared patches, by class in the first map and the second map.
+
+        Rows are classes of the first map, columns those of the second.
+        """
         n, compared = len(self.classes), self.is_compared
         pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
         table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()
@@ -317,7 +322,9 @@ class MapDifference:
         return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
 
     def render(self, class_colours: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
-        """Return an RGBA image with one pixel per patch: class after, grey if unchanged.
+        """Return the difference as an RGBA image with one pixel per patch.
+
+        Patches of another class in the second map have the colour of this class; others are grey.
 
         Parameters
         ----------
@@ -386,8 +393,8 @@ class OverlapScores:
 def count_overlap(record: ImageRecord, patch_map: PatchMap) -> OverlapCounts:
     """Return the overlap of detected regions with the true regions of an image.
 
-    Row k - 1 has the numbers of hits, misses and false alarms, in patches, if regions of fewer than
-    k connected patches are ignored.
+    Row k - 1 has the numbers of hits, misses and false alarms, in patches, if detected regions of
+    fewer than k connected patches are ignored.
     """
     tissue = patch_map.tissue
     regions, sizes = label_regions(patch_map.predicted_classes == 1)
@@ -405,7 +412,10 @@ def count_overlap(record: ImageRecord, patch_map: PatchMap) -> OverlapCounts:
 def pooled_overlap(
     overlaps: Iterable[OverlapCounts | None], min_patches: float
 ) -> OverlapScores | None:
-    """Return Dice and IoU of the pooled patches of all images; None if undefined or unknown.
+    """Return Dice and IoU of the pooled patches of all images.
+
+    They are None if the overlap of an image is unknown, if there is no image, or if no patch is in
+    a true or detected region.
 
     Parameters
     ----------

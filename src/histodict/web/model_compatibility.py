@@ -31,7 +31,8 @@ class ModelProfile:
     ----------
     name : name of the job
     is_imported : whether the model was imported from a file
-    training_set : id of the data set it was trained on; of an imported model, the id of its job
+    training_set : id of the data set that the model was trained on; for an imported model, the id
+        of its job
     classes : class names
     mpp : µm per pixel at which the model works, or of its training images; None if unknown
     features : patch features
@@ -61,7 +62,7 @@ class ModelProfile:
 
 
 def compatibility_warnings(profile: ModelProfile, dataset: Dataset) -> list[str]:
-    """Return warnings about predicting a data set with a model; none for its training set."""
+    """Return warnings about predictions of a model on a data set; empty for its training set."""
     if profile.training_set == dataset.id:
         return []
     source = "comes from a file" if profile.is_imported else "was trained on other images"
@@ -153,7 +154,7 @@ def import_model(
 
 
 def _import_file(job: Job, path: Path) -> None:
-    """Copy a model file to the folder of a job, check it, and then write the request."""
+    """Copy a model file to the folder of a job, check the copy, and write the job's request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
     model = _load_copy(job.model_file, path.name)

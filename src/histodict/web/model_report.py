@@ -111,7 +111,10 @@ def _make_interval(low: float, high: float) -> Interval:
 
 
 def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Interval | None]:
-    """Return intervals of Dice and IoU for regions of at least `min_patches`; empty if unknown."""
+    """Return the intervals of Dice and IoU, by name, for regions of at least `min_patches` patches.
+
+    The dictionary is empty if the overlap of an image is unknown.
+    """
     index, overlaps = round(min_patches) - 1, [row.get("overlap") for row in rows]
     patients = np.array([str(row["patient"]) for row in rows])
     if not overlaps or any(counts is None or not 0 <= index < len(counts) for counts in overlaps):
@@ -144,7 +147,9 @@ def describe_interval(interval: Interval | None) -> str:
 def accuracy_difference(
     rows: Sequence[ComparedImage], patients: Sequence[str]
 ) -> AccuracyDifference | None:
-    """Return the increase in accuracy with its interval; None if there are too few patients.
+    """Return the increase in accuracy from the parent model, with its interval.
+
+    It is None if there are too few patients.
 
     Parameters
     ----------
@@ -236,7 +241,7 @@ class StoredPredictions:
 
 
 def pixel_size_warnings(model: Model, rows: list[Json]) -> list[str]:
-    """Return warnings about assumed pixel sizes of test images, or others than in training."""
+    """Return warnings about pixel sizes of test images: unknown, or not as in training."""
     # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
@@ -308,7 +313,7 @@ def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> li
     """Return scores with intervals by patient, as objects with "name" and "value".
 
     Sensitivity and specificity are included for two classes, Dice and IoU for models of regions.
-    `is_tuned` means that the threshold was chosen on these images, which is then noted.
+    If `is_tuned`, a note says that the threshold was chosen on these images.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))

@@ -108,7 +108,7 @@ def explain(
 def _exclusion_reason(
     prepared_image: PreparedImage, centre: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> str:
-    """Return a sentence on why the patch with this centre (x, y) is not predicted."""
+    """Return a sentence with the reason why the patch at `centre` (x, y) is not predicted."""
     quality = prepared_image.quality
     if quality is not None and not quality.is_usable(*centre):
         return "This tissue is excluded: it is blurred, folded or under pen marks."

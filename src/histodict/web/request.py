@@ -64,7 +64,8 @@ class SlowResponse:
     ----------
     limit_name : name of the concurrency limit
     compute : function that computes the response
-    image_file : image file that the function reads, by at most one thread per core; None for none
+    image_file : image file that the function reads, with at most one thread per core; None if it
+        reads none
     """
 
     limit_name: str
@@ -88,7 +89,9 @@ class ConcurrencyLimits:
         return any(limit.borrowed_tokens for limit in self._limits.values())
 
     async def run(self, limit_name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on a thread, and compute the `SlowResponse` that it may return.
+        """Run a function on a thread, and return its result.
+
+        If the result is a `SlowResponse`, compute and return the response under its own limit.
 
         Parameters
         ----------
@@ -183,7 +186,7 @@ class ApiRequest:
     user : workspace of the user
     path_parameters : parameters in the path of the URL, as text
     query : parameters in the query of the URL, as text
-    body : JSON body; empty without
+    body : JSON body; empty without a body
     raw_body : body of an endpoint that does not take JSON; otherwise empty
     """
 
@@ -216,7 +219,7 @@ class ApiRequest:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """Data set of the request; if it names an image, only this is checked for changes."""
+        """Data set of the request; of an image in the request, only the folders are checked."""
         image = self.path_parameters.get("image")
         return find_dataset(
             self.user, self.context.indexes, str(self.path_parameters["data"]), image

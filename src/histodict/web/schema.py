@@ -39,7 +39,7 @@ class UsedCorrection(Correction):
 class ComparedImage(TypedDict):
     """True label, predicted label (`answer`) and overlap of regions of a test image.
 
-    Fields that end in `_before` are those of the parent model.
+    Fields that end in `_before` have the values for the parent model.
     """
 
     image: str
@@ -53,9 +53,9 @@ class ComparedImage(TypedDict):
 
 
 class MapState(TypedDict):
-    """State of a patch map that is not computed yet, as its image is large.
+    """State of the patch map of a large image, which a job computes on request.
 
-    `state` is the state of the job that computes it, or "unasked" without a job.
+    `state` is the state of this job, or "not_requested" if there is no job.
     """
 
     state: str
@@ -87,7 +87,10 @@ class Interval(TypedDict):
 
 
 class ClassScore(TypedDict):
-    """Number of correct test images of a class; `interval` is None for too few patients."""
+    """Number of correctly predicted test images of a class.
+
+    `interval` is that of their fraction; it is None if there are too few patients.
+    """
 
     name: str
     n_right: int

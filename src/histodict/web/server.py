@@ -97,7 +97,7 @@ class AuthMiddleware:
         self._accepts_remote_hosts = accepts_remote_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass authenticated HTTP requests to the application; answer others with an error."""
+        """Pass authenticated HTTP requests to the application; respond to others with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

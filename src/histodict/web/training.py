@@ -195,12 +195,13 @@ def split_training_and_test(
 ) -> tuple[Manifest, Manifest]:
     """Return the training images and the test images of a request.
 
-    Rectangles marked by the user are not images of the set: those of test patients are omitted.
+    Images cropped from rectangles that the user has labelled are only used for training; those of
+    test patients are in neither set.
 
     Parameters
     ----------
     request : request of the job
-    excluded_names : names of images that are in neither set
+    excluded_names : names of further images that are in neither set
     """
     manifest = manifest_from_request(request)
     test_patients = set(request["test_patients"])

@@ -118,7 +118,7 @@ def _run_job(job: Job, run: int) -> int:
 
 
 def train(job: Job, callback: Callback) -> None:
-    """Train the model of a job, unless an earlier run has; predict the test images."""
+    """Train the model of a job, unless an earlier run has done so, and predict the test images."""
     model = _load_saved_model(job)
     if model is None:
         shutil.rmtree(job.folder / "maps", ignore_errors=True)  # of an earlier model
@@ -162,9 +162,11 @@ def _train_model(job: Job, training_images: Manifest, callback: Callback) -> Mod
 
 
 def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
-    """Return the parent model to start from; None if there is none, or recipe or classes differ.
+    """Return the parent model, from which the training of a job starts.
 
-    The parent was trained without the same test patients.
+    It is None if the job has no parent, if its file is missing or unreadable, or if its recipe or
+    classes differ from those of `model`. The parent was not trained on the test patients of this
+    job.
     """
     parent_id = job.request.get("parent")
     path = Job(job.folder.parent / str(parent_id)).model_file
@@ -181,7 +183,7 @@ def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
 
 
 def _predict_test_images(job: Job, model: Model, test: Manifest, callback: Callback) -> list[Json]:
-    """Return a row of results per test image: its prediction, or the reason why it failed."""
+    """Return a row of results per test image: its prediction, or an error message."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     callback(Progress("predict", 0, len(test.records)))

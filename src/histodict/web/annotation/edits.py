@@ -131,14 +131,16 @@ def new_shape(label: str, tool: str, polygons: Sequence[Polygon]) -> Shape:
 def apply_stroke(
     dataset: Dataset, image: str, size: Size, stroke: BrushStroke, label: object
 ) -> AnnotationStore:
-    """Add the shape of a stroke to an image; with the eraser, subtract it from existing shapes.
+    """Apply a stroke to the annotations of an image, and return the changed annotations.
+
+    The eraser subtracts the area of the stroke from existing shapes; other tools add a shape.
 
     Parameters
     ----------
     dataset, image : data set and id of the image
     size : (width, height) of the image in pixels
     stroke : stroke of a drawing tool
-    label : id of the class; ignored with the eraser
+    label : id of the class of the new shape; ignored with the eraser
     """
     polygons = stroke.polygons(size)
     if not polygons:
@@ -161,7 +163,7 @@ def apply_stroke(
 def _subtract(
     shapes: Sequence[Shape], subtracted: Sequence[Polygon]
 ) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes that overlap polygons, and new shapes for what remains of them."""
+    """Return the shapes that overlap `subtracted`, and new shapes for their remaining area."""
     removed, added = [], []
     for shape in shapes:
         remainder = subtract(shape_polygons(shape), subtracted)
@@ -174,7 +176,7 @@ def _subtract(
 
 
 def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    """Set the class of a shape; `label` is the id of the class."""
+    """Set the class of a shape to that with id `label`, and return the changed annotations."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
@@ -187,24 +189,27 @@ def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object)
 
 
 def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
-    """Remove a shape from an image."""
+    """Remove a shape from an image, and return the changed annotations."""
     return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
 def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Undo the last change of the annotations of an image."""
+    """Undo the last change of the annotations of an image, and return them."""
     return _apply_change(dataset, image, AnnotationStore.undo)
 
 
 def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Redo the last undone change of the annotations of an image."""
+    """Redo the last undone change of the annotations of an image, and return them."""
     return _apply_change(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
     dataset: Dataset, image: str, size: Size, imported: ImportedAnnotations
 ) -> AnnotationStore:
-    """Add the shapes of a file to an image, and its missing classes to the data set."""
+    """Add the shapes of a file to an image, and return the changed annotations.
+
+    Classes that the data set does not have are added to it.
+    """
     with _WRITE_LOCK:
         classes = read_classes(dataset.folder)
         for name in imported.names:
@@ -297,7 +302,8 @@ def known_labels_manifest(dataset: Dataset) -> Manifest:
 def annotated_manifest(dataset: Dataset) -> Manifest:
     """Return the images of an unlabelled set with copies of their annotations, for training.
 
-    There is one record for each class in an image. Raise ValueError for fewer than two classes.
+    An image has one record for each class of its annotations. ValueError is raised if the
+    annotations of the set have fewer than two classes.
     """
     classes = read_classes(dataset.folder)
     records = []

@@ -50,7 +50,7 @@ def make_quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
     Parameters
     ----------
     mpp : µm per pixel of the image; None if unknown
-    with_encoder : whether features are those of the encoder, or else colours and edges
+    with_encoder : True for features of the encoder, False for colours and edges of the pixels
     """
     target_mpp = _ENCODER_MPP if with_encoder else _PIXEL_MPP
     downsample = max(1.0, target_mpp / mpp) if mpp else 1.0
@@ -133,9 +133,10 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _with_neighbours(
     patches: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Append to the features of each tissue patch their means over the 3 × 3 patches around it.
+    """Return the features of tissue patches with the mean features of their neighbours.
 
-    `patches` has the features (n_patches, n_features) of a chunk, `tissue` its mask.
+    `patches` has the features (n_patches, n_features) of a chunk, and `tissue` is the mask of its
+    patches. Their means over the 3 × 3 patches around each patch are appended to them.
     """
     features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
@@ -233,8 +234,8 @@ class Viewport:
 
     Attributes
     ----------
-    image : image
-    box : visible part
+    image : image that is predicted
+    box : visible part of the image
     annotations : annotated images to fit the classifier to
     classes : annotation classes
     deadline : value of time.monotonic after which no further chunk is computed
@@ -250,8 +251,12 @@ class Viewport:
 def predict_viewport(viewport: Viewport, cache: LRUCache[PatchFeatures]) -> Json:
     """Predict the viewport as far as time permits.
 
-    Return "picture", the class map as an image or None; "patches", the number of annotated patches
-    by class id; and numbers of chunks: "left" to compute, and "beyond" the maximum.
+    Returns
+    -------
+    dict
+        "picture": the map of predicted classes as an image with its position, or None; "patches":
+        number of annotated patches by class id; "left": number of chunks whose features are not yet
+        computed; "beyond": number of visible chunks above the maximum, which are never predicted.
     """
     visible = viewport.image.chunks_in_box(viewport.box)
     chunks = visible[:_MAX_CHUNKS]
@@ -287,9 +292,9 @@ def _compute_chunks(
     cache: LRUCache[PatchFeatures],
     deadline: float,
 ) -> int:
-    """Compute missing features until the deadline, but of at least one chunk.
+    """Compute the features of chunks that are not in the cache, until the deadline.
 
-    Return the number of chunks that are still missing.
+    The features of at least one chunk are computed. Return the number of chunks that remain.
     """
     missing = {
         (id(image), repr(chunk)): (image, chunk)
@@ -340,7 +345,10 @@ class SoftmaxClassifier:
 def _fit_classifier(
     viewport: Viewport, cache: LRUCache[PatchFeatures]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
-    """Return the number of annotated patches by class, and a classifier if two classes have any."""
+    """Return the number of annotated patches by class id, and a classifier.
+
+    The classifier is None if fewer than two classes, apart from the class to ignore, have patches.
+    """
     features_by_class: dict[str, list[NDArray[np.float32]]] = {
         class_.id: [] for class_ in viewport.classes
     }
@@ -363,7 +371,11 @@ def _render_map(
     features: Mapping[str, PatchFeatures],
     classifier: SoftmaxClassifier,
 ) -> Json:
-    """Return the predicted classes of chunks as a PNG with one pixel per patch, and its box."""
+    """Return the map of predicted classes of chunks as JSON.
+
+    "png" is an image (data URI) with one pixel per patch, and "box" its position and size: x, y,
+    width and height in level-0 pixels.
+    """
     grid = viewport.image.grid
     top, left = (min(chunk[axis].start for chunk in chunks) for axis in (0, 1))
     bottom, right = (max(chunk[axis].stop for chunk in chunks) for axis in (0, 1))

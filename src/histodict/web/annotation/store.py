@@ -91,7 +91,7 @@ def count_intersections(ring: Ring) -> float:
 
 
 def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list[Polygon] | None:
-    """Return polygons minus the `subtracted` ones; None if they do not overlap."""
+    """Return `polygons` without the area of `subtracted`; None if the two do not overlap."""
     box = bounding_box(subtracted)
     near = [_boxes_overlap(bounding_box([polygon]), box) for polygon in polygons]
     if not any(near):
@@ -216,7 +216,11 @@ def add_class(
 def update_class(
     classes: Sequence[AnnotationClass], class_id: object, body: Mapping[str, Any]
 ) -> list[AnnotationClass]:
-    """Return the classes; that with this id has the "name" and "colour" in `body`, if any."""
+    """Return the classes after a change of the class with this id.
+
+    The values "name" and "colour" in `body` replace those of the class; absent values do not
+    change.
+    """
     old = find_class(classes, class_id)
     others = [class_ for class_ in classes if class_ is not old]
     name = _validate_name(body["name"], others) if "name" in body else old.name
@@ -226,7 +230,7 @@ def update_class(
 
 
 def has_name(class_: AnnotationClass, name: str) -> bool:
-    """Return whether a class has this name, up to case, spaces and Unicode normalisation."""
+    """Return whether a class has this name, except for case, spaces and Unicode normalisation."""
     return class_.name.casefold() == _normalized_name(name).casefold()
 
 
@@ -508,7 +512,7 @@ def _is_byte(value: Any) -> bool:
 
 
 def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
-    """Return shapes as GeoJSON for QuPath; ASCII, as some versions assume the system encoding."""
+    """Return shapes as GeoJSON, in ASCII because QuPath may assume the encoding of the system."""
     class_by_id = {class_.id: class_ for class_ in classes}
     features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)

@@ -3,7 +3,8 @@
 The uncertainty of a candidate is the fraction of candidates with a larger margin; its novelty the
 fraction whose descriptor is closer to that of a labelled image. The candidate with the largest
 product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
-suggested together. Both are ranks, so the units of margins and distances do not matter.
+suggested together. As uncertainty and novelty are ranks, the units of margins and
+distances do not matter.
 
 Reference: B. Settles, "Active learning literature survey", University of Wisconsin, 2009: density
 and diversity beside uncertainty sampling.
@@ -84,9 +85,13 @@ def _median_proximity(descriptors: FloatArray) -> FloatArray:
 def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
     """Return a descriptor (14,) of the appearance of an image, from RGB pixels.
 
-    In terms of optical density: means, standard deviations and correlations of the channels in
-    tissue; of their mean, the mean absolute difference from local means over 3, 5 and 9 pixels and
-    the standard deviation after blurring; and the fraction of tissue.
+    It contains, in units of optical density:
+
+    - means, standard deviations and correlations of the colour channels in tissue;
+    - for the mean over the channels: the mean absolute difference from local means over 3, 5 and
+      9 pixels, and the standard deviation after blurring;
+
+    and the fraction of tissue.
     """
     density = -np.log10((pixels.astype(np.float64) + 1) / 256)
     grey = density.mean(axis=2)
@@ -103,10 +108,11 @@ def colour_descriptor(pixels: NDArray[np.uint8]) -> FloatArray:
 
 
 def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
-    """Return the margin of a stored prediction (JSON), small for an uncertain one.
+    """Return the margin of a stored prediction (JSON), which is small for an uncertain prediction.
 
-    It is the difference of the two largest class probabilities or fractions of patches; without
-    these, the absolute score; None without tissue.
+    It is the difference of the two largest class probabilities. Without probabilities, it is the
+    difference of the two largest fractions of patches if there are more than two classes, and the
+    absolute value of the score otherwise. It is None if the image has no tissue.
     """
     for fractions in (prediction["probabilities"], prediction["shares"]):
         if prediction["answer"] is not None and len(fractions) > 2 - bool(
@@ -165,7 +171,10 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
 
 
 def _window_starts(count: int, n: int) -> list[int]:
-    """Return start indices of windows of length n that cover `count` indices; two may overlap."""
+    """Return the start indices of windows of length n that cover the indices 0 to `count` - 1.
+
+    The last two windows may overlap.
+    """
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
@@ -179,7 +188,10 @@ def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
 def annotation_mask(
     patch_map: PatchMap, shapes: Sequence[Shape], size: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Return whether shapes overlap each grid cell of a map (n_rows, n_columns)."""
+    """Return the mask (n_rows, n_columns) of the grid cells of a map that any shape overlaps.
+
+    `size` is the (width, height) of the image in pixels.
+    """
     grid = patch_map.grid
     outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     across = np.asarray(grid.left + grid.step * np.arange(grid.n_columns), np.float64)

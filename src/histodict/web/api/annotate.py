@@ -202,7 +202,10 @@ def download_annotations(request: ApiRequest) -> Response:
 
 
 def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
-    """Predict a box (left, top, right, bottom in level-0 pixels) from the annotations so far."""
+    """Return the quick prediction for a box, (left, top, right, bottom) in level-0 pixels.
+
+    It is made from all annotations that the data set has now; see `predict_viewport`.
+    """
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
     left, top, right, bottom = map(float, box)
@@ -279,7 +282,7 @@ Item = TypeVar("Item")
 
 
 def suggest_images(request: ApiRequest) -> Json:
-    """Suggest images to label next, among predicted ones, and images to predict next."""
+    """Return suggestions of predicted images to label next, and of other images to predict next."""
     labelled = _labelled_images(request)
     unlabelled = {
         image_id: r for image_id, r in request.dataset.index.by_id.items() if r.path not in labelled
@@ -373,13 +376,13 @@ def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.f
 
 
 def _stored_margin(request: ApiRequest, record: ImageRecord) -> float | None:
-    """Return the margin of the stored prediction of an image; None if there is none."""
+    """Return the margin of the stored prediction of an image; None if it has none."""
     prediction = load_prediction(request.job.folder / "maps", record, request.dataset.settings.mpp)
     return None if prediction is None else prediction_margin(prediction)
 
 
 def suggest_regions_of_image(request: ApiRequest) -> SlowResponse:
-    """Suggest regions of an image to label next."""
+    """Return suggestions of regions of an image to label next."""
     dataset, image = request.dataset, str(request.path_parameters["image"])
     labelled_boxes: Sequence[Any] = [
         tuple(c["box"]) for c in dataset.corrections() if c["image"] == image and c["box"]

@@ -100,7 +100,7 @@ def _settings_to_json(request: ApiRequest) -> Json:
 
 
 def check_images(request: ApiRequest, *, check: str = "") -> Json:
-    """Return the state of the background check; `check` is its key in the last response, if any."""
+    """Return the state of the background check; `check` is its key in an earlier response."""
     context, dataset_id = request.context, str(request.path_parameters["data"])
     source = find_source(request.user, context.folders, dataset_id)
     running = context.checks.running_state(check, source)

@@ -105,7 +105,10 @@ def _results(request: ApiRequest) -> Json:
 
 
 def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
-    """Return the most used atoms of each class, which are the first ones of its dictionary."""
+    """Return the most used atoms of each class as JSON.
+
+    They are the first atoms of its dictionary, which is sorted by usage.
+    """
     atoms = model.model_.atoms()
     if atoms is None:
         return []
@@ -128,7 +131,11 @@ def _checked_atoms(request: ApiRequest, atom: int) -> AtomTable:
 
 
 def draw_atom(request: ApiRequest, *, atom: int) -> Response:
-    """Return an image of an atom or, without pixel features, of the patch that uses it most."""
+    """Return an image of an atom.
+
+    For atoms that are not images, it shows the training patch in which the atom has the largest
+    weight.
+    """
     atoms, gallery = _checked_atoms(request, atom), request.loaded_model.gallery
     side = atoms.patch_px
     if side is not None:
@@ -204,8 +211,8 @@ def download_model(request: ApiRequest) -> Response:
 def _tuned_model(request: ApiRequest) -> Model:
     """Return the model for download.
 
-    If the operating point was changed, the test images are recorded in the model as used for
-    tuning, because the page shows their results.
+    If the decision threshold was changed, the model lists the test images as used for tuning,
+    because the threshold was chosen while the page showed their results.
     """
     model, results = request.model_at_threshold(), request.job.results()
     if not _is_threshold_changed(model, results):

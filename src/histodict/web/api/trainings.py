@@ -88,7 +88,10 @@ def start_training(
     test_folds: int = 4,
     test_patients: list[str] | None = None,
 ) -> Json:
-    """Start a training, unless an active one has the same request, and return its id.
+    """Start a training and return its id.
+
+    If an active training has the same request, none is started, and the id of the active one is
+    returned.
 
     Parameters
     ----------
@@ -137,9 +140,10 @@ def _active_job(request: ApiRequest, job_request: Json) -> Job | None:
 def _check_images(
     request: ApiRequest, dataset: Dataset, training: TrainingSettings, skip_bad: bool
 ) -> None:
-    """Raise ValueError if the check on the data page has found errors or unreadable images.
+    """Raise ValueError if the check of the data set has found errors, or unreadable images.
 
-    If it is not complete, the worker checks the images.
+    Unreadable images are accepted if `skip_bad`. If the check is not complete, no error is raised;
+    the worker then checks the images.
     """
     if not dataset.is_labelled:
         return  # most images have no annotations
@@ -254,7 +258,11 @@ def summarize_job(request: ApiRequest, job: Job) -> Json:
 
 
 def _progress_to_json(job: Job) -> Json:
-    """Return (done, total) of each stage, the objectives of all steps, and the seconds left."""
+    """Return the progress of a job as JSON.
+
+    It has the numbers (done, total) of each stage, the objectives of all steps, and the seconds
+    left.
+    """
     steps = job.progress()
     stages = {step["stage"]: (step["done"], step["total"]) for step in steps}
     return {

@@ -61,12 +61,15 @@ from .trainings import fraction_done, seconds_left
 
 # Maximum number of pixels of an image that is predicted while the page waits, without a job.
 _MAX_IMMEDIATE_PIXELS = 16_000_000
-UNASKED = "unasked"
+NOT_REQUESTED = "not_requested"
 _START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same map
 
 
 def predict_image(request: ApiRequest) -> Json | SlowResponse:
-    """Return the prediction of an image; for a large image without one, the state of its job."""
+    """Return the prediction of an image as JSON.
+
+    If a large image has no stored prediction, return the state of the job that computes it.
+    """
     record, folder, mpp = request.record, _maps_folder(request), request.dataset.settings.mpp
     prediction = load_prediction(folder, record, mpp)
     if prediction is not None:
@@ -130,7 +133,7 @@ def _start_map_job(request: ApiRequest, n_pixels: int) -> MapState:
 
 def _map_state_to_json(job: Job | None, n_pixels: int) -> MapState:
     """Return the state of the job of a map; `job` is None if it was not started."""
-    state = job.state() if job else {"state": UNASKED, "error": ""}
+    state = job.state() if job else {"state": NOT_REQUESTED, "error": ""}
     return {
         "state": state["state"],
         "error": state["error"],
@@ -335,7 +338,10 @@ def check_compatibility(request: ApiRequest) -> Json:
 
 
 def _request_for_job(request: ApiRequest, job: str) -> ApiRequest:
-    """Return the same request for the job with id `job`, at its threshold `with_point`."""
+    """Return a copy of the request for the job with id `job`.
+
+    Its decision threshold is the parameter `with_point` of the query.
+    """
     find_job(request.user, job)
     threshold = request.query.get("with_point")
     query = {} if threshold is None else {"point": threshold}
@@ -343,7 +349,10 @@ def _request_for_job(request: ApiRequest, job: str) -> ApiRequest:
 
 
 def compare_models(request: ApiRequest, *, with_: str) -> Json:
-    """Return differences of this model and its map from those of the job with id `with_`."""
+    """Return differences between this model and the model of the job with id `with_`, as JSON.
+
+    If both have the same classes, their patch maps of the image are also compared.
+    """
     other = _request_for_job(request, with_)
     profiles = [ModelProfile.from_job(r.job, r.loaded_model.model) for r in (request, other)]
     comparison: Json = {"warnings": model_differences(*profiles), "counts": None}

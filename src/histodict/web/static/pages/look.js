@@ -107,7 +107,7 @@ function mapWork(state, found, again) {
   const size = Math.round(found.megapixels);
   return [found.error ? h("p", { class: "warning" }, found.error) : "",
     h("p", {}, `This image is large (${size} megapixels). The prediction takes a while and starts on request.`),
-    act(found.state === "unasked" ? "Compute the map" : "Compute the map again", state.place, "make-map", again)];
+    act(found.state === "not_requested" ? "Compute the map" : "Compute the map again", state.place, "make-map", again)];
 }
 
 async function showMap(state, found) {
