@@ -179,7 +179,10 @@ def _read_asap(annotations: Annotations, root: Element) -> None:
 
 
 def _to_rectangle(points: list[list[float]]) -> list[list[float]]:
-    """Return the four corners of a rectangle, from these or from two opposite corners."""
+    """Return the four corners of a rectangle.
+
+    `points` are these corners or two opposite ones.
+    """
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
@@ -220,7 +223,10 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
 
 
 def _layer_name(layer: Element, region: Element) -> str | None:
-    """Return the class name: name or attribute of the layer, or text of the region; else None."""
+    """Return the class name of a region; None if the file states none.
+
+    It is the first text among the name of the layer, its attributes, and the text of the region.
+    """
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
     names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
     return next((name.strip() for name in names if name.strip()), None)

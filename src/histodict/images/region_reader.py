@@ -82,7 +82,7 @@ class RegionReader(ABC, Generic[Handle]):
         return self._reduce(self._open_handle(), level, box, shape, level_size)
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """Return the whole image, reduced to at most `longest_side` pixels."""
+        """Return the whole image, reduced so that no side has more than `longest_side` pixels."""
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 

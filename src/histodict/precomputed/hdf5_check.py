@@ -74,7 +74,10 @@ def check_links(file: Any) -> None:
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Raise ValueError if an HDF5 dataset has unsupported filters or too large chunks."""
+    """Raise ValueError if an HDF5 dataset has unsupported filters, or chunks that are too large.
+
+    `file_bytes` is the size of the file, which limits the size of a chunk.
+    """
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     for number in filters:
@@ -94,9 +97,10 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
 
 
 def _check_compressed_chunks(dataset: Any, n_bytes: int, is_deflated: bool) -> None:
-    """Raise ValueError if a compressed chunk is too large for a chunk of `n_bytes`.
+    """Raise ValueError if a compressed chunk of a dataset is too large.
 
-    If it is deflated, it is decompressed as far as necessary.
+    A chunk has `n_bytes` when decompressed. Deflated chunks that might decompress to more are
+    decompressed until this size is exceeded.
     """
     suspects = []
 
@@ -118,7 +122,10 @@ def _check_compressed_chunks(dataset: Any, n_bytes: int, is_deflated: bool) -> N
 
 
 def count_missing_chunks(dataset: Any) -> tuple[int, int]:
-    """Return the numbers of missing and of all chunks; a contiguous dataset is one chunk."""
+    """Return the number of missing chunks and the number of all chunks of an HDF5 dataset.
+
+    A contiguous dataset counts as one chunk.
+    """
     if not math.prod(dataset.shape):
         return 0, 0
     if dataset.chunks is None:
