@@ -318,8 +318,8 @@ class FeatureFolder:
     def replace_by_feature_files(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
         """Return the records with `path` replaced by the feature file of the slide.
 
-        In `records`, `path` is the image of the slide or, if there is no image, the name of the slide.
-        A record without a feature file gets an `error`.
+        In `records`, `path` is the image of the slide or, if there is no image, its name. A record
+        without a feature file gets an `error`.
         """
         pairs = [(record.path, self._with_feature_file(record)) for record in records]
         slides: dict[Path, list[Path]] = {}

@@ -106,7 +106,10 @@ class SlideServer:
         return b""
 
     def execute(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Call one of the methods above; return the status, and the result or error message."""
+        """Call a method of this class; return the status, and the result or an error message.
+
+        `name` is the name of the method, and `arguments` are its arguments.
+        """
         stream: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,

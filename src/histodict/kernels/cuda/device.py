@@ -35,7 +35,7 @@ def row_norms(Y: Tensor) -> Tensor:
 
 
 def check_norms(name: str, norms: Tensor, dtype: torch.dtype, max_factor: float = 1.0) -> None:
-    """Raise ValueError if rows with these norms would overflow, as `input_checks.check_range`."""
+    """Raise ValueError if results for rows of these norms would overflow; see `check_range`."""
     largest = np.array([norms.max().item() if norms.numel() else 0.0])
     with np.errstate(over="ignore"):
         squares = largest**2
@@ -63,7 +63,10 @@ def codes_from_basis(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms
 
 
 def valid_entries(selected: Tensor, sizes: Tensor) -> Tensor:
-    """Return the mask of a table `selected` (n, n_slots) with sizes[i] atoms in row i."""
+    """Return the mask (n, n_slots) of the used slots of a table: the first sizes[i] slots of row i.
+
+    `selected` (n, n_slots) are the atom indices of the table.
+    """
     return torch.arange(selected.shape[1], device=selected.device) < sizes[:, None]
 
 
@@ -325,7 +328,10 @@ def _symmetrize(F: Tensor) -> Tensor:
 
 
 def replace_unused_atoms(D: Tensor, usage_counts: Tensor, candidates: Tensor) -> Tensor:
-    """Return new atoms, as `sufficient_statistics.replace_unused_atoms`."""
+    """Return D with unused and duplicate atoms replaced by candidate samples.
+
+    The parameters are those of `kernels.sufficient_statistics.replace_unused_atoms`.
+    """
     replaceable = torch.nonzero((usage_counts == 0) | _duplicate_atoms(D))[:, 0]
     if len(replaceable) == 0 or len(candidates) == 0:
         return D
