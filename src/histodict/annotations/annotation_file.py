@@ -291,7 +291,8 @@ class AnnotationFile:
     ----------
     path : annotation file
     names : names of the classes; empty for all classes
-    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um"
+    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um", as in
+        `datasets.annotated.with_annotations`
     image : annotated image, if the outlines are used with its feature file; else None
     """
 
@@ -400,7 +401,7 @@ class AnnotationFile:
         image: ImageGeometry,
         first_pixel: tuple[int, int],
     ) -> AnnotationPolygon:
-        """Convert an outline to level-0 pixels of `image`; `first_pixel` as from `_first_pixel`."""
+        """Return an outline in level-0 pixels of `image`; `first_pixel` is from `_first_pixel`."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
                 option = hint(python="mpp=…", cli="--mpp")
@@ -491,7 +492,10 @@ def _read_cached(path: Path, state: str) -> Annotations:
 
 
 def _read_content(path: Path, *, is_compressed: bool) -> bytes:
-    """Read a file, decompressing gzip; raise ImageError if it is damaged or too large."""
+    """Return the content of a file, decompressed if it is gzip.
+
+    Raise ImageError if the file is damaged or too large.
+    """
     with path.open("rb") as file:
         try:
             unpacked = gzip.GzipFile(fileobj=file) if is_compressed else file

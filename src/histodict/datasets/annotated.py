@@ -392,7 +392,7 @@ class RegionMask:
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
-        """Read a mask file of an image of `size` (width, height)."""
+        """Return the region in a mask file of an image of `size` (width, height)."""
         check_readable_file(path)
         threshold = 128 if path.suffix.lower() in _LOSSY else 1
         with open_pillow(path, _FORMATS) as file:

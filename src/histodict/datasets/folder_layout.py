@@ -137,7 +137,10 @@ def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> lis
 def _entries_by_subfolder(
     folder: Path, all_entries: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
-    """Group the entries in the direct sub-folders of a folder; add its files to `layout`."""
+    """Return the entries in each sub-folder of a folder; add the files of the folder to `layout`.
+
+    Entries at any depth are those of the direct sub-folder that contains them.
+    """
     found: dict[Path, list[FolderEntry]] = {}
     entries: list[FolderEntry] = []
     depth = None

@@ -60,7 +60,7 @@ class ImageProperties:
 
     @classmethod
     def from_source(cls, source: ImageSource) -> ImageProperties:
-        """Measure the properties of an open image."""
+        """Return the properties of an open image."""
         suffix = source.path.suffix.lower() if hasattr(source.path, "suffix") else ""
         suffix = _SUFFIXES.get(suffix, suffix)
         if is_feature_file(source.path):
@@ -243,7 +243,10 @@ def _cached_properties(record: ImageRecord) -> ImageProperties:
 
 @lru_cache(maxsize=100_000)
 def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
-    """Read an image; the result is cached until `state`, the cache key of its files, changes."""
+    """Return the properties of an image.
+
+    They are cached until `state`, the cache key of the image's files, changes.
+    """
     if is_feature_file(record.path):
         check_features(record.path)
     with open_image(record.path, record.mpp) as source:

@@ -141,7 +141,7 @@ def _check_atoms(D: ArrayLike) -> NDArray[Any]:
 
 
 def _unit_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
-    """Scale atoms to unit norm; zero atoms stay zero."""
+    """Return atoms scaled to unit norm; zero atoms stay zero."""
     lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
     units: NDArray[Any] = np.divide(atoms, lengths, out=np.zeros_like(atoms), where=lengths > 0)
     return units

@@ -153,7 +153,7 @@ class _Codes:
         self._starts = np.searchsorted(atom_of_value[order], np.arange(S.shape[1] + 1))
 
     def find_samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the samples that use atom j, and the positions of its values in `flat`."""
+        """Return the samples that use atom j, and the positions of its coefficients in `flat`."""
         positions = self._positions[self._starts[j] : self._starts[j + 1]]
         return positions // self.atoms.shape[1], positions
 

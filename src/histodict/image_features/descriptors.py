@@ -63,13 +63,16 @@ def hue_saturation_value(pixels: Pixels) -> tuple[Plane, Plane, Plane]:
 
 
 def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
-    """Resize a plane to side × side pixels by weighted means over the area of each new pixel."""
+    """Return a plane resized to side × side pixels, each the weighted mean over its area."""
     down, across = (_area_weights(length, side) for length in plane.shape)
     return down @ plane @ across.T
 
 
 def pad_reflect(pixels: Pixels, side: int) -> Pixels:
-    """Extend an image to at least side × side pixels by reflection at its right and lower edges."""
+    """Return an image with at least side × side pixels.
+
+    Smaller images are extended by reflection at the right and lower edges.
+    """
     padding = [max(0, side - length) for length in pixels.shape[:2]]
     if not any(padding):
         return pixels

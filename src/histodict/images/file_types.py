@@ -265,7 +265,10 @@ def find_redundant_files(folder: Path, names: Sequence[str]) -> set[str]:
 
 
 def split_redundant_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Split paths into the main file of each slide, and the other files of the same slides."""
+    """Return the main file of each slide, and the other files of the same slides.
+
+    The only file of a slide is its main file.
+    """
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)

@@ -307,7 +307,7 @@ class OmeLevel(TiledLevel):
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Decode a tile into the first three channels of `out`, as 8-bit RGB."""
+        """Decode a tile into the first three channels of `out`, as 8-bit RGB, and return `out`."""
         values = self.read_values(index)
         if values is None:
             out[:] = 255

@@ -153,14 +153,14 @@ def _number(value: Any) -> Any:
 
 
 def read_floats(path: Path) -> NDArray[np.uint8]:
-    """Read the first page of a floating-point TIFF as pixels (height, width, 3)."""
+    """Return the first page of a floating-point TIFF as 8-bit pixels (height, width, 3)."""
     from tifffile import imread
 
     return floats_to_8_bits(path, np.asarray(imread(path, key=0)))
 
 
 def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Convert floating-point grey or colours to 8-bit pixels (height, width, 3).
+    """Return floating-point grey values or colours as 8-bit pixels (height, width, 3).
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class DecodedImage:
 
 
 def _as_rgb(image: Image.Image, white: float) -> Image.Image:
-    """Convert an image to 8-bit RGB on white; the grey value `white` becomes 255."""
+    """Return an image as 8-bit RGB on white; the grey value `white` becomes 255."""
     from PIL import Image
 
     if image.mode.startswith("I"):
@@ -324,7 +324,7 @@ def plausible_mpp(values: list[float]) -> float | None:
 
 
 def read_header(path: Path) -> ImageHeader:
-    """Read the header of an image file: its size after EXIF rotation, and the mpp of a TIFF."""
+    """Return the header of an image file: its size after EXIF rotation, and the mpp of a TIFF."""
     try:
         with open_pillow(path) as image:
             _check_size(path, image.size)
@@ -339,7 +339,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def decode(path: Path) -> DecodedImage:
-    """Decode an image file; raise InsufficientMemoryError if there is too little memory."""
+    """Return a decoded image file; raise InsufficientMemoryError if there is too little memory."""
     try:
         with open_pillow(path) as image:
             if image.mode != "F":

@@ -99,9 +99,9 @@ class RegionReader(ABC, Generic[Handle]):
         shape: tuple[int, int],
         level_size: tuple[float, ...],
     ) -> Pixels:
-        """Reduce a box of a level to an image (height, width, 3), tile by tile.
+        """Return a box of a level, reduced tile by tile to an image (height, width, 3).
 
-        The parameters are as for `ResampleTile.from_box`.
+        The parameters are those of `ResampleTile.from_box`.
         """
         from PIL import Image
 

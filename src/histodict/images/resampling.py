@@ -122,9 +122,10 @@ def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
-    """Resample a box of an image to `shape` (height, width) with a Hamming window.
+    """Return a box of an image, resampled to `shape` (height, width) with a Hamming window.
 
-    Unlike block means, this does not shift pixels if the factor is not a whole number.
+    The whole image is resampled if `box` is None. Unlike block means, this does not shift pixels if
+    the factor is not a whole number.
     """
     from PIL import Image
 

@@ -98,7 +98,7 @@ class SlideServer:
         return tile.resample(self._slide.read_region(corner, tile)).tobytes("raw", "RGB")
 
     def close(self) -> bytes:
-        """Close the slide and start the idle time."""
+        """Close the slide, start the idle time, and return an empty reply."""
         slide, self._slide = self._slide, None
         if slide is not None:
             slide.close()

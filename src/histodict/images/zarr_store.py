@@ -210,7 +210,7 @@ def _read_json(folder: Path, name: str) -> Any:
 
 
 def _read(folder: Path, name: str, start: int, length: int) -> bytes:
-    """Read at most `length` bytes of a regular file; a negative `start` counts from the end."""
+    """Return at most `length` bytes of a regular file; a negative `start` counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         status = os.fstat(file.fileno())

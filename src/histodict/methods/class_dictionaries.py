@@ -49,7 +49,7 @@ class StoredSamples(Protocol):
         """Labels of all samples, (n_samples,)."""
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Read the samples of these rows: (n, n_features)."""
+        """Return the samples of these rows, (n, n_features)."""
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,10 @@ def learn_class_dictionaries(
     stage: str,
     report: Callback,
 ) -> list[OnlineDictionary]:
-    """Run online dictionary learning on at most 20,000 samples of each class of X.
+    """Return a dictionary of each class, learned online from at most 20,000 samples of X per class.
 
-    `labels` are class indices, all of which occur. For the other parameters see `learn_per_class`.
+    `labels` are class indices, all of which occur. The other parameters are those of
+    `learn_per_class`.
     """
     n_classes = int(labels.max()) + 1
     samples = sample_by_class(
@@ -307,6 +308,11 @@ def learn_per_class(
     backend : "cpu" or "cuda"
     stage : name of the stage in the reported progress
     report : called with a `Progress` after every mini-batch
+
+    Returns
+    -------
+    list of OnlineDictionary
+        One for each class.
     """
     n_threads = load_backend(backend).count_threads(n_jobs)
     n_concurrent = min(n_threads, len(samples))

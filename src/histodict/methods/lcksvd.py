@@ -339,10 +339,10 @@ def _append_labels(left: NDArray[Any], right: NDArray[Any], weight: float) -> ND
 def _split_atoms(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Split atoms [d √weight·w] into D with unit norm, W and the norms of d.
+    """Return D with unit norm, W and the norms of d, from atoms [d √weight·w].
 
-    d and w are divided by ‖d‖. If d is zero up to rounding errors, both are set to zero, so that no
-    code uses the atom. Y are the samples.
+    d and w, which are the rows of D and W, are divided by ‖d‖. If d is zero up to rounding errors,
+    both rows are set to zero, so that no code uses the atom. Y are the samples.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)

@@ -173,7 +173,7 @@ class SHIRC(ExemplarClassifier):
 
 
 def _split_channels(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
-    """Reshape samples (n, n_channels · m) to channels (n_channels, n, m)."""
+    """Return samples (n, n_channels · m) reshaped to channels (n_channels, n, m)."""
     planes = rows.reshape(len(rows), n_channels, -1)
     return np.ascontiguousarray(planes.transpose(1, 0, 2))
 

@@ -203,7 +203,7 @@ def check_has_slide_size(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """Return whether a path has the suffix of a feature file and, in Zarr, an array `features`."""
+    """Return whether a path has the suffix of a feature file and, if it is Zarr, has `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
@@ -556,7 +556,7 @@ class FileAttributes:
         return text
 
     def _read_settings(self, value: Any) -> dict[str, Any]:
-        """Parse the attribute with the settings of `histodict features`, as JSON."""
+        """Return the settings of `histodict features`, parsed from JSON in an attribute."""
         text = self._read_text(HISTODICT_ATTRIBUTE, value)
         if text is None:
             return {}

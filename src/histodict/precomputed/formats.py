@@ -216,7 +216,7 @@ def check_libraries(paths: Iterable[Any]) -> None:
 
 
 def _import_library(name: str, path: Path) -> Any:
-    """Import a package; raise ImageError, which names the file `path`, if it is missing."""
+    """Return an imported package; if it is missing, raise ImageError for the file `path`."""
     try:
         return import_optional(name, _EXTRA, str(path))
     except ImportError as error:

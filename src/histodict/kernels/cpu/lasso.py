@@ -266,7 +266,10 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
 
 @jit()
 def _back_substitute(C, m, x):
-    """Replace x by C⁻ᵀx for the first m rows and columns of the lower triangle C."""
+    """Replace the first m entries x by C⁻ᵀx, with C limited to the first m rows and columns.
+
+    C is lower triangular.
+    """
     for i in range(m - 1, -1, -1):
         x[i] /= C[i, i]
         for q in range(i):

@@ -107,7 +107,10 @@ def zeros(shape: tuple[int, ...]) -> Tensor:
 
 
 def _padded(D: NDArray | Tensor) -> Tensor:
-    """Append zero atoms to a multiple of 16, so that rows of products are aligned to 64 bytes."""
+    """Return atoms D with zero atoms appended, so that their number is a multiple of 16.
+
+    Rows of products with the atoms are then aligned to 64 bytes.
+    """
     return torch.nn.functional.pad(to_device(D), (0, 0, 0, -len(D) % 16))
 
 

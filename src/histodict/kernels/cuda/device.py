@@ -53,10 +53,10 @@ def as_divisors(norms: Tensor) -> Tensor:
 
 
 def codes_from_basis(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
-    """Compute the codes of the selected atoms from coefficients in their orthonormal basis.
+    """Return the codes of the selected atoms, from coefficients in their orthonormal basis.
 
-    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Samples were divided by `sample_norms`
-    (n,), and selected atoms by `atom_norms` (n, n_slots).
+    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Before, samples were divided by
+    `sample_norms` (n,), and selected atoms by `atom_norms` (n, n_slots).
     """
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
@@ -185,7 +185,7 @@ def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) 
 
 
 def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copy X to the device in chunks, through pinned memory that PyTorch reuses.
+    """Return a copy of X on the device, made in chunks through pinned memory that PyTorch reuses.
 
     The host fills the memory of one chunk while another is copied.
     """
