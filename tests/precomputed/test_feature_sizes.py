@@ -230,7 +230,7 @@ def test_chunk_of_the_wrong_size_is_refused(tmp_path, filters, stored):
 def test_filters_of_the_library_are_read(tmp_path, compression, shuffle, fletcher32):
     vectors = np.vstack([VECTORS, np.zeros_like(VECTORS)])  # noise, then what compresses well
     with h5py.File(tmp_path / "features.h5", "w") as file:
-        file["coords"] = np.vstack([COORDS, COORDS + [0, 100_000]])
+        file["coords"] = np.vstack([COORDS, COORDS + np.array([0, 100_000])])
         filters = {"compression": compression, "shuffle": shuffle, "fletcher32": fletcher32}
         file.create_dataset("features", data=vectors, chunks=(7, vectors.shape[1]), **filters)
     with open_features(tmp_path / "features.h5") as file:

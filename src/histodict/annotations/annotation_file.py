@@ -179,7 +179,10 @@ def _read_asap(annotations: Annotations, root: Element) -> None:
 
 
 def _to_rectangle(points: list[list[float]]) -> list[list[float]]:
-    """Return the four corners of a rectangle, from these or from two opposite corners."""
+    """Return the four corners of a rectangle.
+
+    `points` are these corners or two opposite ones.
+    """
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
@@ -220,7 +223,10 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
 
 
 def _layer_name(layer: Element, region: Element) -> str | None:
-    """Return the class name: name or attribute of the layer, or text of the region; else None."""
+    """Return the class name of a region; None if the file states none.
+
+    It is the first text among the name of the layer, its attributes, and the text of the region.
+    """
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
     names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
     return next((name.strip() for name in names if name.strip()), None)
@@ -285,7 +291,8 @@ class AnnotationFile:
     ----------
     path : annotation file
     names : names of the classes; empty for all classes
-    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um"
+    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um", as in
+        `datasets.annotated.with_annotations`
     image : annotated image, if the outlines are used with its feature file; else None
     """
 
@@ -394,7 +401,7 @@ class AnnotationFile:
         image: ImageGeometry,
         first_pixel: tuple[int, int],
     ) -> AnnotationPolygon:
-        """Convert an outline to level-0 pixels of `image`; `first_pixel` as from `_first_pixel`."""
+        """Return an outline in level-0 pixels of `image`; `first_pixel` is from `_first_pixel`."""
         if self.coordinates == MICRONS:
             if image.mpp is None:
                 option = hint(python="mpp=…", cli="--mpp")
@@ -485,7 +492,10 @@ def _read_cached(path: Path, state: str) -> Annotations:
 
 
 def _read_content(path: Path, *, is_compressed: bool) -> bytes:
-    """Read a file, decompressing gzip; raise ImageError if it is damaged or too large."""
+    """Return the content of a file, decompressed if it is gzip.
+
+    Raise ImageError if the file is damaged or too large.
+    """
     with path.open("rb") as file:
         try:
             unpacked = gzip.GzipFile(fileobj=file) if is_compressed else file

@@ -312,7 +312,8 @@ class RunLengthMask:
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return whether all cells of each rectangle are outside, and whether all are inside.
 
-        All arrays are (n,). A cell is a square of _CELL_PX; inside and outside mean completely.
+        The arguments and both results are (n,). A cell is a square of _CELL_PX pixels; it is
+        outside if the region covers none of its pixels, and inside if it covers all.
         """
         rows, columns = ((top, bottom), (left, right))
         (t, l), (b, r) = (  # noqa: E741
@@ -327,7 +328,7 @@ class RunLengthMask:
     def _cell_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Summed-area tables of the cells that overlap the region, and of the cells inside it.
 
-        The entry of a corner of cells is the number of such cells above and left of the corner.
+        The entry at a corner between cells is the number of such cells above and to the left of it.
         """
         stride = self.size[0] + 1
         n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
@@ -360,7 +361,11 @@ def _count_covering_runs(
 ) -> NDArray[np.int64]:
     """Return the number of runs that cover each cell of a grid of this shape.
 
-    A run, in one row of cells, extends from its first cell to before `last`; all arrays are (n,).
+    Parameters
+    ----------
+    row : (n,), row of cells of each run
+    first, last : (n,), column of the first cell that the run covers, and after the last cell
+    shape : (number of rows, number of columns) of the grid
     """
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
     np.add.at(changes, (row, first), 1)
@@ -377,9 +382,10 @@ def _cumulative_counts(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the (first, end) pixels of intervals [begin, begin + side) of an axis.
+    """Return the (first, end) pixels of the intervals [begin, begin + side) of an axis.
 
-    They are rounded as in `RegionMask` and within [0, length], with at least one pixel each.
+    The ends of an interval are rounded to whole pixels, as in `RegionMask`, and clipped to [0,
+    length]. Each range contains at least one pixel.
     """
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)
@@ -412,7 +418,8 @@ def _runs_inside(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the starts and ends of runs in which the cumulative sum of `changes` is positive.
 
-    `changes` are those at `positions`. With `nonzero`, negative sums count too.
+    Each of the `positions` has one of the `changes`. With `nonzero`, the runs in which the sum is
+    not 0 are returned.
     """
     unique_positions, inverse = np.unique(positions, return_inverse=True)
     total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))

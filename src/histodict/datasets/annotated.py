@@ -48,13 +48,18 @@ def match_annotations(
 ) -> list[AnnotationFile]:
     """Return the annotation file of each image.
 
-    For an image without an annotation file, the expected file name is returned, which does not
+    The result for an image without an annotation file is the expected file name, which does not
     exist.
 
     Parameters
     ----------
     images : images
     annotations_source : folder of annotation files, or a single file for a single image
+
+    Returns
+    -------
+    list of AnnotationFile
+        One for each image, in the order of `images`.
     """
     annotations = (
         annotations_source
@@ -97,9 +102,10 @@ def find_annotation_files(folder: Path) -> list[Path]:
 
 
 def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[list[Path]]:
-    """Return the files of each image, such as slide.geojson or slide.svs.geojson for slide.svs.
+    """Return the annotation files of each image.
 
-    Raise ManifestError if a file matches two images.
+    The files of slide.svs have names such as slide.geojson or slide.svs.geojson. Raise
+    ManifestError if a file matches two images.
     """
     by_name: dict[str, list[Path]] = {}
     for file in files:
@@ -120,7 +126,7 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
 
 
 def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
-    """Return the only annotation file of an image; raise ManifestError if there are several."""
+    """Return the only one of the annotation `files` of an image; raise ManifestError if several."""
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has several annotation files: {names}; keep one")
@@ -136,7 +142,11 @@ def read_images(
     ----------
     source : folder, or CSV file with a header
     columns : column names by field, such as {"patient": "source_image"}
-    features : folder of feature files that replace the images
+    features : folder of feature files that replace the images; None to use the images
+
+    Returns
+    -------
+    Manifest
     """
     source = Path(source)
     if not source.is_dir() or (source / MANIFEST_NAME).is_file():
@@ -322,7 +332,13 @@ class RegionCoverage(Protocol):
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Return the covered fraction of squares with the upper left corners x, y (n,)."""
+        """Return the fraction of each square that the region covers, (n,).
+
+        Parameters
+        ----------
+        x, y : (n,), upper left corners of the squares in level-0 pixels
+        side : side of the squares in level-0 pixels
+        """
 
     def any(self) -> bool:
         """Return whether any pixel belongs to the region."""
@@ -336,7 +352,11 @@ class RegionCoverage(Protocol):
 
 
 def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
-    """Return the region of a record: the outlines of the classes `names`, or the mask."""
+    """Return the region of a record.
+
+    If the record has annotations, it is the region in the outlines of the classes `names`, or in
+    all outlines without names. Otherwise it is the region in the mask.
+    """
     if record.annotations is not None:
         return record.annotations.with_classes(*names).region(image, allow_missing=True)
     assert record.mask is not None
@@ -372,7 +392,7 @@ class RegionMask:
 
     @classmethod
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
-        """Read a mask file of an image of `size` (width, height)."""
+        """Return the region in a mask file of an image of `size` (width, height)."""
         check_readable_file(path)
         threshold = 128 if path.suffix.lower() in _LOSSY else 1
         with open_pillow(path, _FORMATS) as file:
@@ -406,7 +426,7 @@ class RegionMask:
     def coverage(
         self, x: NDArray[np.float64], y: NDArray[np.float64], side: float
     ) -> NDArray[np.float64]:
-        """Return the covered fraction of squares; see `RegionCoverage`."""
+        """Return the fraction of each square that the region covers; see `RegionCoverage`."""
         height, width = self.region.shape
         left, right = (np.clip(np.rint((x + d) * self._scale[0]), 0, width) for d in (0, side))
         top, bottom = (np.clip(np.rint((y + d) * self._scale[1]), 0, height) for d in (0, side))

@@ -137,7 +137,10 @@ def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> lis
 def _entries_by_subfolder(
     folder: Path, all_entries: Iterable[FolderEntry], layout: FolderLayout
 ) -> dict[Path, list[FolderEntry]]:
-    """Group the entries in the direct sub-folders of a folder; add its files to `layout`."""
+    """Return the entries in each sub-folder of a folder; add the files of the folder to `layout`.
+
+    Entries at any depth are those of the direct sub-folder that contains them.
+    """
     found: dict[Path, list[FolderEntry]] = {}
     entries: list[FolderEntry] = []
     depth = None
@@ -202,10 +205,10 @@ def walk(folder: Path) -> Iterator[FolderEntry]:
 def _walk(
     folder: Path, resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[FolderEntry]:
-    """Yield the entries of a folder and its sub-folders, which have `depth` and more.
+    """Yield the entries of a folder, which have this `depth`, and of its sub-folders.
 
-    `resolved` and `above` are the paths without links of the folder and of those above it; `visits`
-    is the number of visits by such a path.
+    `resolved` and `above` are the paths without links of the folder and of the folders above it.
+    `visits` contains the number of visits of each folder, by path without links.
     """
     above |= {resolved}
     visits[resolved] += 1
@@ -318,8 +321,8 @@ class FeatureFolder:
     def replace_by_feature_files(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
         """Return the records with `path` replaced by the feature file of the slide.
 
-        The path of a record is the image of the slide, or its name if there is no image. Records
-        without a feature file get an `error`.
+        In `records`, `path` is the image of the slide or, if there is no image, its name. A record
+        without a feature file gets an `error`.
         """
         pairs = [(record.path, self._with_feature_file(record)) for record in records]
         slides: dict[Path, list[Path]] = {}

@@ -135,7 +135,7 @@ def rare_class_warnings(
 
 
 def _misspelling_text(label: str, labels: Iterable[str]) -> str:
-    """Return a hint at another label that differs by one letter; "" if there is none."""
+    """Return a note on one of `labels` that differs from `label` by one letter; "" if none does."""
     names = (other for other in labels if differ_by_one_letter(label.casefold(), other.casefold()))
     similar = next(names, None)
     return f" (a misspelling of {similar!r}?)" if similar else ""
@@ -158,7 +158,7 @@ def no_patients_warning(source: Path, n_images: int, remedy: str = "Add a column
 
 
 def multiple_splits_warning(source: Path, records: Sequence[ImageRecord]) -> str:
-    """Return a warning that training uses all splits; "" if there are fewer than two."""
+    """Return a warning that training uses all splits; "" if records have fewer than two splits."""
     splits = {record.split for record in records}
     if len(splits) < 2:
         return ""
@@ -200,7 +200,7 @@ class Manifest:
     records : images, or parts of images
     warnings : problems found when the manifest was read
     root : folder that image names are relative to
-    positive : positive class of two, if set explicitly
+    positive : positive class of two, if set explicitly; else None
     skipped : names of excluded images, which cannot be read
     class_order : order of the class names; empty for that of `order_classes`
     notes : notes on how the manifest was read: from the table in a folder, from renamed columns
@@ -231,7 +231,10 @@ class Manifest:
 
     @property
     def classes(self) -> list[str]:
-        """Class names in `class_order` or sorted; of two, the positive class is then the last."""
+        """Class names, in `class_order` if this is set, else sorted.
+
+        If two class names are sorted, the positive class is moved to the end (`order_classes`).
+        """
         labels = {record.label for record in self.records if record.label}
         if self.class_order:
             return [name for name in self.class_order if name in labels]
@@ -345,8 +348,7 @@ def read_manifest(
     labelled : whether a table must have labels or masks; not required for prediction
     features : folder of feature files that replace the images, which need not exist. The files are
         named like the slides in the column path or, without this column, in the column slide.
-    allow_classes : names of rare classes that are correct, although they differ by one letter from
-        another class
+    allow_classes : correct names of rare classes that differ from another class by one letter
 
     Returns
     -------

@@ -46,7 +46,11 @@ _NEGATED = re.compile(r"(no|not|non)[ _-]|(un|non)(affected|involved|inflamed|di
 
 
 def order_classes(names: Iterable[str], positive: str | None = None) -> list[str]:
-    """Return the sorted class names; of two, the positive class (guessed if None) is the last."""
+    """Return the distinct class names, sorted.
+
+    Of two classes, the positive class is the last. It is `positive`, or guessed from the names if
+    this is None or not one of them. If no class can be guessed, the names stay sorted.
+    """
     classes = sorted(set(names))
     if len(classes) == 2:
         positive_class = positive if positive in classes else guess_positive_class(classes)
@@ -57,8 +61,8 @@ def order_classes(names: Iterable[str], positive: str | None = None) -> list[str
 def guess_positive_class(classes: Sequence[str]) -> str | None:
     """Guess the positive class of two from the names; return None if this is not possible.
 
-    It is the class whose name does not mean healthy or, if neither name means healthy, the only one
-    named after a disease.
+    If one name means healthy, it is the other class. If neither name means healthy, it is the only
+    class that is named after a disease.
     """
     if len(classes) != 2:
         return None
@@ -210,15 +214,16 @@ class ImageRecord:
     path : image or feature file
     label : class name; empty if only a mask or annotations define the classes
     patient : patient; the name of the image if unknown
-    slide, site : slide and hospital
-    mpp : µm per level-0 pixel from a table
-    split : name of the split, such as "train"
-    mask : mask image of a region
+    slide, site : slide and hospital; None if unknown
+    mpp : µm per level-0 pixel from a table; None if it states none
+    split : name of the split, such as "train"; None if there is none
+    mask : mask image of a region; None if there is none
     annotations : outlines of regions with class names
     region_of_interest : outlines that limit the analysed area
     image : original image, if `path` is a feature file and the image exists
     error : reason why the image cannot be read, if already known; else empty
-    scanner, batch : scanner; group of images that were prepared or acquired together
+    scanner, batch : scanner, and group of images that were prepared or acquired together; None if
+        unknown
     """
 
     path: Path
@@ -268,13 +273,16 @@ def is_known_patient(patient: str, image: object) -> bool:
 
 
 def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
-    """Count the known patients, and the images without one, in pairs of patient and path."""
+    """Return the number of known patients, and the number of images without a known patient.
+
+    `pairs` are the patient and the path of each image.
+    """
     known = [patient if is_known_patient(patient, image) else None for patient, image in pairs]
     return len(set(known) - {None}), known.count(None)
 
 
 def describe_patients(n_known: int, n_without: int) -> str:
-    """Describe the numbers of `count_patients`, such as "6 patients" or "patients unknown"."""
+    """Return the numbers of `count_patients` as text, "6 patients" or "patients unknown"."""
     if not n_known:
         return "patients unknown"
     text = pluralize(n_known, "patient")
@@ -308,7 +316,10 @@ def normalize_unicode(name: str) -> str:
 
 
 def slide_stems(name: str) -> Iterator[str]:
-    """Yield possible stems of feature and annotation files: slide name without and with suffix."""
+    """Yield possible stems of the feature and annotation files of a slide.
+
+    These are its name without and with the suffix.
+    """
     for suffix in (*_IMAGE_SUFFIXES, *FORMATS):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             yield normalize_unicode(name[: -len(suffix)])
@@ -316,7 +327,10 @@ def slide_stems(name: str) -> Iterator[str]:
 
 
 def annotation_stems(path: Path) -> list[str]:
-    """Return possible stems of annotation files of an image, or of the slide of a feature file."""
+    """Return possible stems of the annotation files of an image.
+
+    For a feature file, they include the possible names of its slide, with each image suffix.
+    """
     names = [*slide_stems(path.name), normalize_unicode(path.stem)]
     if is_feature_file(path):
         names += [f"{normalize_unicode(path.stem)}{suffix}" for suffix in _IMAGE_SUFFIXES]

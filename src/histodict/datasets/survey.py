@@ -48,7 +48,8 @@ class ImageProperties:
     format : suffix in lower case
     size : (width, height) in level-0 pixels
     mpp : µm per level-0 pixel; None if unknown
-    mean, white_point : mean and 99th percentile of red, green and blue in a thumbnail
+    mean, white_point : mean and 99th percentile of red, green and blue in a thumbnail; None for a
+        feature file
     """
 
     format: str
@@ -59,7 +60,7 @@ class ImageProperties:
 
     @classmethod
     def from_source(cls, source: ImageSource) -> ImageProperties:
-        """Measure the properties of an open image."""
+        """Return the properties of an open image."""
         suffix = source.path.suffix.lower() if hasattr(source.path, "suffix") else ""
         suffix = _SUFFIXES.get(suffix, suffix)
         if is_feature_file(source.path):
@@ -121,9 +122,15 @@ def check_readable(
     Parameters
     ----------
     records : images
-    n_jobs : number of threads
-    callback : receives the progress
-    check : additional check, such as that of the image size
+    n_jobs : number of threads; None for all cores
+    callback : called with the progress
+    check : additional check, such as that of the image size: function of a record and its
+        `ImageProperties` that returns the reason why the image cannot be used, or ""; None for no
+        check
+
+    Returns
+    -------
+    ReadabilityReport
     """
     inspect = partial(_unusable_reason, check=check)
     callback(Progress("read", 0, len(records)))
@@ -171,7 +178,15 @@ def drop_unreadable(
 def with_pixel_size(
     manifest: Manifest, mpp: float | None = None, override_mpp: float | None = None
 ) -> Manifest:
-    """Return a manifest with pixel size `mpp` for images without one, or `override_mpp` for all."""
+    """Return a manifest in which images have the specified pixel sizes, in µm.
+
+    Parameters
+    ----------
+    manifest : images
+    mpp : pixel size for images for which neither the manifest nor the file states one; None to
+        leave it unknown
+    override_mpp : pixel size for all images; None to apply `mpp`
+    """
     if mpp is None and override_mpp is None:
         return manifest
     return replace(
@@ -199,7 +214,7 @@ def image_properties(record: ImageRecord) -> ImageProperties | None:
 
 
 def _unusable_reason(record: ImageRecord, check: UsabilityCheck | None) -> str:
-    """Return the reason why a file of a record, or the image, is unusable; "" if all are usable."""
+    """Return the reason why the image or a file of a record is unusable; "" if all are usable."""
     if record.error:
         return record.error
     try:
@@ -228,7 +243,10 @@ def _cached_properties(record: ImageRecord) -> ImageProperties:
 
 @lru_cache(maxsize=100_000)
 def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
-    """Read an image; the result is cached until `state`, the cache key of its files, changes."""
+    """Return the properties of an image.
+
+    They are cached until `state`, the cache key of the image's files, changes.
+    """
     if is_feature_file(record.path):
         check_features(record.path)
     with open_image(record.path, record.mpp) as source:
@@ -249,7 +267,10 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
 
 
 def check_duplicates_by_content(manifest: Manifest) -> list[str]:
-    """Raise ManifestError if identical images have different labels; warn of other copies."""
+    """Return a warning about identical images, in a list; an empty list if there are none.
+
+    Raise ManifestError if identical images have different labels.
+    """
     groups = find_identical_files(manifest.records)
     for group in groups:
         first = group[0]
@@ -280,7 +301,10 @@ def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecor
 
 
 def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
-    """Return subgroups of two or more records with equal keys; missing files are ignored."""
+    """Return the subgroups of two or more records whose paths have equal keys.
+
+    Records with missing files are ignored.
+    """
     subgroups: dict[object, list[ImageRecord]] = {}
     for record in group:
         value = key(record.path) if exists(record.path) else None
@@ -301,9 +325,9 @@ def _head_digest(path: Path) -> str:
 
 
 def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -> float | None:
-    """Return the median pixel size of training images, which must be about equal.
+    """Return the median pixel size of training images in µm.
 
-    It is None if all are unknown, or if the model resamples images.
+    The result is None if the model resamples images, or if all pixel sizes are unknown.
 
     Parameters
     ----------
@@ -313,8 +337,8 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
     Raises
     ------
     ValueError
-        If only some pixel sizes are known, or if one is unknown and the model resamples images, or
-        if they differ by more than 10 % and it does not.
+        If some pixel sizes are unknown, and others are known or the model resamples images. Also if
+        the model does not resample images and their pixel sizes differ by more than 10 %.
     """
     options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
     sizes = [size.mpp for size in options]
@@ -368,7 +392,10 @@ def training_content(
 
 
 def _sorting_digest(path: Path) -> str:
-    """Return a digest of a file: for a feature file, independent of format and row order."""
+    """Return a digest of a file.
+
+    The digest of a feature file does not depend on its format and the order of rows.
+    """
     try:
         if is_feature_file(path):
             return _features_digest(path, repr(file_key(path)))

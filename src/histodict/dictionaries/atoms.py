@@ -47,6 +47,10 @@ def initial_atoms(Y: NDArray, n_atoms: int, rng: np.random.Generator) -> NDArray
     Y : (n_samples, n_features)
     n_atoms : number of atoms
     rng : source of randomness
+
+    Returns
+    -------
+    (n_atoms, n_features)
     """
     samples = normalize(Y[rng.permutation(len(Y))[: 4 * n_atoms]])
     samples = samples[samples.any(axis=1)]
@@ -118,7 +122,7 @@ def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
 
 
 def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
-    """Return the most similar atom of B for each atom of A; several may have the same one."""
+    """Return the most similar atom of B for each atom of A; it may be the same for several."""
     cosines = abs_cosines(A, B)
     if not cosines.shape[1]:
         return Matching(np.full(len(cosines), -1, np.int64), np.zeros(len(cosines)))
@@ -137,7 +141,7 @@ def _check_atoms(D: ArrayLike) -> NDArray[Any]:
 
 
 def _unit_atoms(atoms: NDArray[Any]) -> NDArray[Any]:
-    """Scale atoms to unit norm; zero atoms stay zero."""
+    """Return atoms scaled to unit norm; zero atoms stay zero."""
     lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
     units: NDArray[Any] = np.divide(atoms, lengths, out=np.zeros_like(atoms), where=lengths > 0)
     return units

@@ -110,7 +110,7 @@ class FistaCodes:
         ----------
         Y : samples, in the order of the rows of S
         weight_codes : function of the codes of a block and their group that returns the codes to
-            use in E; it may modify its argument. None for S itself
+            use in E; it may modify these codes. None to use S itself
         """
 
         def sum_block(block: GroupBlock) -> tuple[NDArray[Any], NDArray[Any], float]:

@@ -109,8 +109,8 @@ def update_pairs(
 ) -> tuple[NDArray[Any], csr_array]:
     """Update each atom together with its coefficients, one atom after the other.
 
-    The codes keep the sparsity pattern of S. An atom is not changed if no sample uses it, or if its
-    samples have no residual without it. Return the new atoms and codes.
+    The codes keep the sparsity pattern of S. An atom is not changed if no sample uses it, or if the
+    samples that use it are reconstructed without it. Return the new atoms and codes.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class _Codes:
         self._starts = np.searchsorted(atom_of_value[order], np.arange(S.shape[1] + 1))
 
     def find_samples_using(self, j: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the samples that use atom j, and the positions of its values in `flat`."""
+        """Return the samples that use atom j, and the positions of its coefficients in `flat`."""
         positions = self._positions[self._starts[j] : self._starts[j + 1]]
         return positions // self.atoms.shape[1], positions
 
@@ -174,10 +174,11 @@ def _power_step(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return d ∝ Rᵀg and g = Rd for atom j; None if Rᵀg is 0 up to rounding.
+    """Return the vectors d ∝ Rᵀg and g = Rd for atom j; None if Rᵀg is 0 up to rounding.
 
     Y (n_rows, n_features) are the samples that use atom j, g (n_rows,) its current coefficients,
-    `atoms` and `values` the rows of `_Codes` for these samples, and D all atoms.
+    `atoms` and `values` the rows of `_Codes` for these samples, and D all atoms. R is the residual
+    of these samples without atom j.
     """
     g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
@@ -200,7 +201,10 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return the leading singular pair of R, as `_power_step`, from the smaller of RᵀR and RRᵀ."""
+    """Return the leading singular pair d and g of the residual R; arguments as in `_power_step`.
+
+    It is computed from the smaller of RᵀR and RRᵀ. Return None if it is 0 up to rounding.
+    """
     n_samples, n_slots = atoms.shape
     indptr = np.arange(0, atoms.size + 1, n_slots)
     S = csr_array((values.reshape(-1), atoms.reshape(-1), indptr), shape=(n_samples, len(D)))

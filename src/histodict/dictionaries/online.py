@@ -317,7 +317,7 @@ def split_half_similarity(
 
 
 def _matched_atoms(atoms: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the atom of `others` matched one-to-one to each atom; zeros without a match."""
+    """Return the atom of `others` matched one-to-one to each of `atoms`; zeros if none is."""
     partners = match_atoms(atoms, others).partners
     return np.where((partners >= 0)[:, None], others[partners], 0.0).astype(np.float64)
 

@@ -84,7 +84,8 @@ def image_features(
     pixels_key : text that identifies `load_pixels` (scale, stain, …) in the cache key
     cache : cache of the vectors; None disables it
     n_jobs : number of processes; None for all cores
-    callback : called with a `Progress` once for all cached images, then after each other image
+    callback : called with a `Progress` once for all cached images, then after each image that is
+        not cached
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
@@ -110,7 +111,10 @@ def _make_cache_key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
 
 
 def _read_cached_vector(cache: ArrayCache, key: list[Any], length: int) -> Vector | None:
-    """Return the cached vector; None if it is missing, not finite or of another length or dtype."""
+    """Return the cached vector; None if it is missing or invalid.
+
+    A valid vector is finite, and has the expected `length` and dtype.
+    """
     vector = cache.read(key)
     if vector is None or vector.shape != (length,) or vector.dtype != np.float64:
         return None

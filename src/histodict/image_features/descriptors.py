@@ -63,13 +63,16 @@ def hue_saturation_value(pixels: Pixels) -> tuple[Plane, Plane, Plane]:
 
 
 def area_means(plane: Plane, side: int) -> NDArray[np.float64]:
-    """Resize a plane to side × side pixels by weighted means over the area of each new pixel."""
+    """Return a plane resized to side × side pixels, each the weighted mean over its area."""
     down, across = (_area_weights(length, side) for length in plane.shape)
     return down @ plane @ across.T
 
 
 def pad_reflect(pixels: Pixels, side: int) -> Pixels:
-    """Extend an image to at least side × side pixels by reflection at its right and lower edges."""
+    """Return an image with at least side × side pixels.
+
+    Smaller images are extended by reflection at the right and lower edges.
+    """
     padding = [max(0, side - length) for length in pixels.shape[:2]]
     if not any(padding):
         return pixels
@@ -77,7 +80,10 @@ def pad_reflect(pixels: Pixels, side: int) -> Pixels:
 
 
 def _area_weights(n_pixels: int, n_parts: int) -> NDArray[np.float64]:
-    """Return the weight of each pixel in each of n_parts equal parts, (n_parts, n_pixels)."""
+    """Return the weight of each pixel in the mean of each of n_parts equal parts of an axis.
+
+    The array is (n_parts, n_pixels).
+    """
     borders = np.arange(n_parts + 1)[:, None] * (n_pixels / n_parts)
     pixels = np.arange(n_pixels)
     ends, starts = np.minimum(borders[1:], pixels + 1), np.maximum(borders[:-1], pixels)
@@ -94,7 +100,7 @@ _MAX_DENSITY = 2.5  # largest optical density; that of an 8-bit pixel is at most
 def lbp_colour(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
     """Return histograms of local binary patterns and colours, and the names of their bins.
 
-    Each histogram has sum 1; all are concatenated.
+    The histograms have sum 1 each and are concatenated to one vector.
     """
     pixels = check_pixels(pixels)
     grey = luminance(pixels)
@@ -153,14 +159,17 @@ SIDE_PX = 32
 
 
 def luminance_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a thumbnail of grey levels as a unit vector (SIDE_PX²,), and its entries' names."""
+    """Return a grey thumbnail as a unit vector (SIDE_PX²,), and the names of its entries."""
     return _normalize(area_means(luminance(check_pixels(pixels)), SIDE_PX).ravel()), _name_pixels(
         "grey"
     )
 
 
 def plane_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return the three colour planes of a thumbnail as a unit vector (3·SIDE_PX²,), and names."""
+    """Return a thumbnail as a unit vector (3·SIDE_PX²,), and the names of its entries.
+
+    The vector contains the three colour planes one after another.
+    """
     checked = check_pixels(pixels)
     planes = [area_means(checked[..., i].astype(np.float32), SIDE_PX) for i in range(3)]
     return _normalize(np.concatenate(planes, axis=None)), _name_pixels("red", "green", "blue")
@@ -171,6 +180,6 @@ def _normalize(vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _name_pixels(*channels: str) -> list[str]:
-    """Return names of the pixels of all thumbnail channels: "CHANNEL ROW,COLUMN"."""
+    """Return the names "CHANNEL ROW,COLUMN" of the pixels of thumbnails with these channels."""
     positions = [(row, column) for row in range(SIDE_PX) for column in range(SIDE_PX)]
     return [f"{channel} {row},{column}" for channel in channels for row, column in positions]

@@ -65,10 +65,11 @@ def decompressed_size(compressor: str | None, data: bytes, unchecked: int) -> in
 
 
 def inflated_size(data: bytes, unchecked: int) -> int:
-    """Return the decompressed size of zlib or gzip data, as far as it matters.
+    """Return the decompressed size of zlib or gzip data in bytes, or a lower bound.
 
-    It is 0 if even the maximum compression ratio gives at most `unchecked` bytes. Otherwise the
-    data are decompressed until the size exceeds `unchecked`.
+    Return 0, without decompression, if even the maximum compression ratio gives at most `unchecked`
+    bytes. Otherwise decompress the data until the size exceeds `unchecked` or the data end, and
+    return the size reached.
     """
     if len(data) * MAX_DEFLATE <= unchecked:
         return 0
@@ -88,10 +89,10 @@ def inflated_size(data: bytes, unchecked: int) -> int:
 
 
 def _zstd_size(data: bytes) -> int:
-    """Return the decompressed size of Zstandard frames (RFC 8878), or an upper bound.
+    """Return the decompressed size of Zstandard frames (RFC 8878) in bytes, or an upper bound.
 
-    It is a bound if a frame does not state the size. Damaged data, which the decompressor reports,
-    do not count.
+    The size of a frame that does not state it is replaced by an upper bound. Data after damage are
+    not counted, as the decompressor reports the damage.
     """
     total = position = 0
     while position + 5 <= len(data):
@@ -196,9 +197,10 @@ def _has_image(file: Path) -> bool:
 
 
 def special_file_kind(path: Path) -> str:
-    """Describe a path that is neither a file nor a folder, such as "a named pipe"; else "".
+    """Return a description of a path that is neither a file nor a folder; "" for files and folders.
 
-    The path is not opened, as opening a pipe blocks until another process writes to it.
+    An example is "a named pipe". The path is not opened, as opening a pipe blocks until another
+    process writes to it.
     """
     try:
         mode = os.stat(path).st_mode
@@ -227,7 +229,11 @@ def with_brackets(kind: str) -> str:
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the OME part of the attributes of a Zarr folder: key "ome" since version 0.5."""
+    """Return the OME attributes of a Zarr folder.
+
+    Before version 0.5, these are the `attributes` themselves; since then, the value of the key
+    "ome".
+    """
     return attributes.get("ome", attributes)
 
 
@@ -259,7 +265,10 @@ def find_redundant_files(folder: Path, names: Sequence[str]) -> set[str]:
 
 
 def split_redundant_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Split paths into the main file of each slide, and the other files of the same slides."""
+    """Return the main file of each slide, and the other files of the same slides.
+
+    The only file of a slide is its main file.
+    """
     by_folder: dict[Path, list[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path.name)
@@ -280,13 +289,18 @@ def _file_rank(folder: Path, name: str) -> tuple[bool, int, str]:
 def map_files_to_slides(
     folder: Path, names: Iterable[str], all_names: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Map the names of files to an identifier of their slide, for slides of several files.
+    """Return an identifier of the slide of each file that belongs to a slide of several files.
 
     Parameters
     ----------
     folder : folder of the files
     names : file names to look up
     all_names : names of all files in the folder; None to list the folder
+
+    Returns
+    -------
+    dict
+        Identifiers by file name, without files that are not part of such a slide.
     """
     chosen = {name for name in names if _has_suffix(name, _DICOM, *_INDEXES, *_LISTED)}
     found = {}
@@ -317,7 +331,10 @@ def _has_suffix(name: str, *suffixes: str) -> bool:
 
 
 def _read_index(index: Path) -> set[str]:
-    """Return the names of the files that an index lists; they are in the same folder."""
+    """Return the names of the files that an index lists; an empty set if it cannot be read.
+
+    The names are relative to the folder of the index.
+    """
     try:
         if not index.is_file():
             return set()
@@ -348,7 +365,8 @@ class SlideBackend(Protocol):
     Attributes
     ----------
     metadata : `size` (width, height) of level 0, `level_sizes` and `downsamples` of all levels, and
-        `properties` named as in OpenSlide; `missing_chunks` (missing, all) of an OME-Zarr
+        `properties` named as in OpenSlide; for an OME-Zarr also `missing_chunks`, (number of
+        missing chunks, number of chunks)
     """
 
     metadata: dict[str, Any]

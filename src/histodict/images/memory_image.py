@@ -76,7 +76,9 @@ class MemoryImage:
 
     @classmethod
     def from_pillow(cls, image: Image.Image, name: str) -> MemoryImage:
-        """Create an image from a Pillow image of any mode; if it has a file name, ignore `name`.
+        """Create an image from a Pillow image of any mode.
+
+        The image is called `name`, unless the Pillow image has a file name.
 
         Raises
         ------
@@ -130,10 +132,11 @@ _MIN_AGE_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
-    """Return the size of an image in bytes, for estimates of processing time; 0 if missing.
+    """Return the size of an image in bytes, for estimates of processing time.
 
-    The file size predicts the time better than the number of pixels, as background compresses well
-    and is skipped.
+    It is the size of the file, or the memory of an in-memory image; 0 if the file is missing. The
+    file size predicts the time better than the number of pixels, as background compresses well and
+    is skipped.
     """
     if isinstance(image, MemoryImage):
         return image.n_bytes
@@ -148,7 +151,8 @@ def cache_key(image: ImageLike) -> list[Any]:
 def stable_cache_key(image: ImageLike) -> list[Any]:
     """Return the cache key of a file; an empty list for an in-memory or just modified image.
 
-    A file may be modified twice within the time resolution of the file system, with the same key.
+    The key of a just modified file is not stable: the file may be modified again within the time
+    resolution of the file system, which does not change the key.
     """
     if isinstance(image, MemoryImage):
         return []
@@ -206,7 +210,7 @@ class _ImageCache:
         return self._images.get(key)
 
     def put(self, key: str, image: DecodedImage, n_bytes: int) -> None:
-        """Cache an image if the budget permits."""
+        """Cache an image, which occupies `n_bytes` of memory, if the budget permits."""
         with self._lock:
             if self.n_users and n_bytes <= self._budget and key not in self._images:
                 self._images[key] = image

@@ -112,7 +112,10 @@ class _SharedFile:
 
 
 def _find_main_image(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
-    """Return the first image; raise UnreadableContentError if others are of similar size."""
+    """Return the pages and the metadata of the first image.
+
+    Raise UnreadableContentError if another image is of similar size.
+    """
     series = tiff.series
     if not series or not tiff.is_ome:
         raise ValueError("the OME description lists no image")
@@ -161,7 +164,15 @@ def _number(value: Any) -> Any:
 def _make_level(
     file: _SharedFile, series: TiffPageSeries, image: OmeImage, cache: TileCache
 ) -> OmeLevel:
-    """Return a level from its pages (`series`): a `_JpegLevel`, `_RowLevel` or `_SegmentLevel`."""
+    """Return a `_JpegLevel`, `_RowLevel` or `_SegmentLevel` for a pyramid level.
+
+    Parameters
+    ----------
+    file : open file
+    series : pages of the level
+    image : metadata of the image
+    cache : cache of the tiles of all levels
+    """
     if not image.is_whole or any(page is None for page in series.pages):
         raise UnreadableContentError(
             "part of the image is in another file; save it as a single file"
@@ -254,7 +265,7 @@ class _SegmentLevel(OmeLevel):
         return present[0] if len(present) == 1 else np.concatenate(present, axis=2)
 
     def _decode_plane(self, page: TiffPage, index: int) -> NDArray[Any] | None:
-        """Return a tile or strip of a page by its index; None if it is missing."""
+        """Return a tile or strip of a page by its row-major index; None if it is missing."""
         length = page.databytecounts[index]
         if not length:
             return None
@@ -340,7 +351,11 @@ def _open_zarr(path: str) -> ZarrFolder:
 
 
 def _join_level_path(subfolder: str | None, path: str) -> str:
-    """Join the paths of an image and its level; raise ValueError if the level is outside."""
+    """Return the path of a level relative to the Zarr folder.
+
+    `subfolder` is the path of the image, and `path` that of the level in it. Raise ValueError if
+    `path` is empty or leads outside the image.
+    """
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
         raise ValueError(f"the path {path!r} of a level is missing or outside the folder")

@@ -250,7 +250,10 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
 
 
 def _read_scale(part: Mapping[str, Any]) -> list[float]:
-    """Return the scale of each axis in the transforms of a level or image; empty without one."""
+    """Return the scale of each axis in the coordinate transformations of a level or image.
+
+    The list is empty if there is no scale.
+    """
     for transform in part.get("coordinateTransformations", ()):
         if transform.get("type") == "scale" and "scale" in transform:
             return [float(number) for number in transform["scale"]]
@@ -270,7 +273,7 @@ class OmeLevel(TiledLevel):
     Attributes
     ----------
     dtype : data type of the values
-    white : value that is scaled to 255 in 8 bits
+    white : value that becomes 255 in 8-bit pixels
     """
 
     def __init__(
@@ -304,7 +307,7 @@ class OmeLevel(TiledLevel):
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Decode a tile into the first three channels of `out`, as 8-bit RGB."""
+        """Decode a tile into the first three channels of `out`, as 8-bit RGB, and return `out`."""
         values = self.read_values(index)
         if values is None:
             out[:] = 255
@@ -351,7 +354,11 @@ class OmeBackend:
 
 
 def _select_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Return the first level and its reductions, each smaller than its predecessor."""
+    """Return the first level and the levels that are reductions of it, by decreasing size.
+
+    Levels that are not smaller than their predecessor, or differ from the first level in aspect
+    ratio or data type, are omitted.
+    """
     found = [levels[0]]
     for level in levels[1:]:
         across, down = (a / b for a, b in zip(levels[0].size, level.size, strict=True))

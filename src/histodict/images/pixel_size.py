@@ -97,11 +97,13 @@ class PixelSizeOption:
         return mpp if isinstance(mpp, PixelSizeOption) else cls(default=mpp)
 
     def with_table(self, mpp: float | None) -> PixelSizeOption:
-        """Return the option for one image of a table, reduced to the values that apply to it.
+        """Return the option for one image of a table, reduced to the value that applies to it.
+
+        This is `override` if it is set, else the value of the table, else `default`.
 
         Parameters
         ----------
-        mpp : pixel size of the image in the table; None if the table states none
+        mpp : pixel size of the image in the table, in µm; None if the table states none
 
         Returns
         -------
@@ -149,7 +151,10 @@ def file_pixel_size(path: ImageLike) -> float | None:
 
 
 def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
-    """Return the pixel size in a row (columns mpp, mpp_from, path) of a table of predictions."""
+    """Return the pixel size of an image from its row in a table of predictions.
+
+    `row` contains the columns mpp, mpp_from and path.
+    """
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
         return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
@@ -158,7 +163,10 @@ def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
 
 
 def size_hint(path: ImageLike) -> str:
-    """Return a note if an OME-Zarr has a scale without unit, a possible pixel size; else ""."""
+    """Return a note on a scale that may be the pixel size of an image; "" if there is none.
+
+    Such a scale is that of an OME-Zarr whose axes have no unit.
+    """
     if isinstance(path, MemoryImage) or not is_zarr(path):
         return ""
     scale = _read_size(path)[1]
@@ -170,7 +178,7 @@ def size_hint(path: ImageLike) -> str:
 
 
 def _read_size(path: Path) -> tuple[float | None, str | None]:
-    """Return µm per pixel, and the scale without unit of an OME-Zarr; None if unknown."""
+    """Return µm per pixel, and the scale of an OME-Zarr without a unit; each is None if unknown."""
     state = repr(file_key(path)) if exists(path) else ""
     return _read_cached(str(path), state)
 
@@ -194,7 +202,10 @@ def pixel_size_advice() -> str:
 
 
 def first_hint(sizes: Sequence[PixelSize]) -> str:
-    """Return the first hint and the number of other hints, to append to a message; else ""."""
+    """Return text with the first hint and the number of other hints, to append to a message.
+
+    The text is "" if no pixel size has a hint.
+    """
     hints = list(dict.fromkeys(size.hint for size in sizes if size.hint))
     more = f" (and {len(hints) - 1} more)" if len(hints) > 1 else ""
     return f". {hints[0]}{more}" if hints else ""

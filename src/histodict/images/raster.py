@@ -106,7 +106,7 @@ def decode_low_bytes(image: Any) -> None:
 
 
 def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return 16-bit colours, from their upper and lower bytes, scaled to 8 bits."""
+    """Return 16-bit colours, passed as upper and lower bytes, scaled to 8 bits."""
     values = high.astype(np.uint16) * 256 + low
     return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 
@@ -128,7 +128,7 @@ def _with_raw_mode(tile: Any, old: str, new: str) -> Any:
 def read_float_page(path: Path) -> dict[str, Any] | None:
     """Return metadata of the first page of a floating-point TIFF; None for any other file.
 
-    The keys are size (width, height), tags (values by code) and n_bytes (decoded).
+    The keys are size (width, height), tags (values by code) and n_bytes (memory of the pixels).
     """
     from tifffile import TiffFile
 
@@ -153,14 +153,14 @@ def _number(value: Any) -> Any:
 
 
 def read_floats(path: Path) -> NDArray[np.uint8]:
-    """Read the first page of a floating-point TIFF as pixels (height, width, 3)."""
+    """Return the first page of a floating-point TIFF as 8-bit pixels (height, width, 3)."""
     from tifffile import imread
 
     return floats_to_8_bits(path, np.asarray(imread(path, key=0)))
 
 
 def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Convert floating-point grey or colours to 8-bit pixels (height, width, 3).
+    """Return floating-point grey values or colours as 8-bit pixels (height, width, 3).
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def exif_orientation(exif: Image.Exif) -> int:
 
 
 class DecodedImage:
-    """Decoded image, whose regions are converted to 8-bit RGB, rotated by EXIF, on white.
+    """Decoded image, whose regions are rotated by EXIF and converted to 8-bit RGB on white.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class DecodedImage:
 
 
 def _as_rgb(image: Image.Image, white: float) -> Image.Image:
-    """Convert an image to 8-bit RGB on white; the grey value `white` becomes 255."""
+    """Return an image as 8-bit RGB on white; the grey value `white` becomes 255."""
     from PIL import Image
 
     if image.mode.startswith("I"):
@@ -318,13 +318,13 @@ class ImageHeader:
 
 
 def plausible_mpp(values: list[float]) -> float | None:
-    """Return the mean of pixel sizes in µm; None if it is not between 0.05 and 20 µm."""
+    """Return the mean of pixel sizes in µm; None if empty or not between 0.05 and 20 µm."""
     mpp = sum(values) / len(values) if values else math.nan
     return mpp if _MIN_MPP <= mpp <= _MAX_MPP else None
 
 
 def read_header(path: Path) -> ImageHeader:
-    """Read the header of an image file: its size after EXIF rotation, and the mpp of a TIFF."""
+    """Return the header of an image file: its size after EXIF rotation, and the mpp of a TIFF."""
     try:
         with open_pillow(path) as image:
             _check_size(path, image.size)
@@ -339,7 +339,7 @@ def read_header(path: Path) -> ImageHeader:
 
 
 def decode(path: Path) -> DecodedImage:
-    """Decode an image file; raise InsufficientMemoryError if there is too little memory."""
+    """Return a decoded image file; raise InsufficientMemoryError if there is too little memory."""
     try:
         with open_pillow(path) as image:
             if image.mode != "F":
@@ -521,7 +521,7 @@ def _check_compression_ratio(path: Path, image: Image.Image) -> None:
 
 
 class _PixelLimit:
-    """Number of active `_pillow_limit_suspended`, and Pillow's limit to restore after the last."""
+    """Number of active contexts `_pillow_limit_suspended`, and the limit that the last restores."""
 
     lock = threading.Lock()
     users = 0
@@ -580,7 +580,7 @@ def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
 
 
 def check_readable_file(path: Path) -> None:
-    """Raise ImageError if a path is not a readable file with content or a Zarr folder."""
+    """Raise ImageError unless a path is a readable file that is not empty, or a Zarr folder."""
     kind = special_file_kind(path)
     if kind == NO_SUCH_FILE:
         raise ImageError(f"{path}: file not found; check the name and the folder")

@@ -82,7 +82,7 @@ class RegionReader(ABC, Generic[Handle]):
         return self._reduce(self._open_handle(), level, box, shape, level_size)
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """Return the whole image, reduced to at most `longest_side` pixels."""
+        """Return the whole image, reduced so that no side has more than `longest_side` pixels."""
         longest_side = check_whole_number("longest_side", longest_side, 1)
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
@@ -99,9 +99,9 @@ class RegionReader(ABC, Generic[Handle]):
         shape: tuple[int, int],
         level_size: tuple[float, ...],
     ) -> Pixels:
-        """Reduce a box of a level to an image (height, width, 3), tile by tile.
+        """Return a box of a level, reduced tile by tile to an image (height, width, 3).
 
-        The parameters are as for `ResampleTile.from_box`.
+        The parameters are those of `ResampleTile.from_box`.
         """
         from PIL import Image
 

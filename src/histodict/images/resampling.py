@@ -32,15 +32,21 @@ def split_range(length: int, step: float, max_px: int) -> list[slice]:
     length : number of output pixels
     step : source pixels per output pixel
     max_px : maximum number of source pixels per range
+
+    Returns
+    -------
+    list of slice
+        Ranges of output pixels, of at least one pixel each.
     """
     n_max = max(1, int(max_px / step))
     return [slice(start, min(start + n_max, length)) for start in range(0, length, n_max)]
 
 
 def padded_range(start: float, stop: float, margin: float, length: float) -> tuple[int, int]:
-    """Return the (first, end) pixel of an interval with a margin, rounded outwards.
+    """Return the (first, end) pixel of the interval [start, stop) with a margin on both sides.
 
-    The margin is cut at the image, [0, length). The interval itself is never cut.
+    Both are rounded outwards. The margin is cut at the borders of the image, [0, length); the
+    interval itself is never cut.
     """
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(length)))
@@ -116,9 +122,10 @@ def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
-    """Resample a box of an image to `shape` (height, width) with a Hamming window.
+    """Return a box of an image, resampled to `shape` (height, width) with a Hamming window.
 
-    Unlike block means, this does not shift pixels if the factor is not a whole number.
+    The whole image is resampled if `box` is None. Unlike block means, this does not shift pixels if
+    the factor is not a whole number.
     """
     from PIL import Image
 

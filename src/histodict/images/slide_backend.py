@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
     """Return the downsample of each level, from its (width, height), relative to the first.
 
-    It is the ratio of sizes. If sizes were rounded to whole pixels, it may be exactly a whole
-    number, which is then returned.
+    A downsample is the mean of the ratios of widths and of heights. If a whole number explains both
+    sizes up to rounding to whole pixels, this number is returned instead.
     """
     return [_downsample(sizes[0], size) for size in sizes]
 
@@ -122,7 +122,11 @@ class TiledLevel(ABC):
 
 
 def _overlap(index: int, side: int, start: int, end: int) -> tuple[slice, slice]:
-    """Return the overlap of a tile with a region [start, end) of an axis, as slices of both."""
+    """Return the overlap of a tile with a region [start, end) of an axis.
+
+    Return the slice of pixels of the tile, and the slice of pixels of the region. `side` is the
+    length of a tile.
+    """
     first, last = max(index * side, start), min((index + 1) * side, end)
     return slice(first - index * side, last - index * side), slice(first - start, last - start)
 
@@ -296,7 +300,10 @@ class OpenSlideBackend:
         return Image.frombuffer("RGBX", (tile.width, tile.height), pixels, "raw", "RGBX", 0, 1)
 
     def _compare(self, corner: list[int], tile: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
-        """Return whether OpenSlide reads the same `pixels`; if not, disable the level's tiles."""
+        """Return whether OpenSlide reads the same `pixels`.
+
+        If it does not, the tiles of this level are no longer decoded directly.
+        """
         part = tile._replace(
             width=min(tile.width, _COMPARED_PX), height=min(tile.height, _COMPARED_PX)
         )

@@ -318,7 +318,10 @@ def call_in_subprocess(function: Callable[[str], Result], path: Path) -> Result:
 
 
 def _request_with_retry(*request: str) -> tuple[_SlideHost, Bytes]:
-    """Send a request, to a second process if the first dies; return the process and the reply."""
+    """Send a request to a process, and return the process and its reply.
+
+    If the process dies, the request is sent to a new process, which is then returned.
+    """
     process = _acquire_process()
     try:
         return process, _request_or_release(process, *request)
@@ -371,7 +374,10 @@ class Slide:
         return reply.reshape(*tile.shape, 3)
 
     def _reopen(self, dead: _SlideHost) -> _SlideHost:
-        """Open the slide in a new process, once for all threads that used the `dead` process."""
+        """Open the slide in a new process instead of the `dead` one, and return the new process.
+
+        Only the first of all threads that used the `dead` process starts a new one.
+        """
         with self._lock:
             if self._host[0] is dead:
                 process = _acquire_process(start_new=True)
@@ -411,7 +417,7 @@ class SlideReader(RegionReader[Slide]):
     library : identifier of the library in `slide_worker`
     name, install : name of the library and command that installs it, for messages
     missing_chunks : number of missing chunks of an OME-Zarr
-    scale_without_unit : scale of an OME-Zarr without units, as text; None for other images
+    scale_without_unit : scale of an OME-Zarr whose axes lack a unit, as text; None for other images
     """
 
     path: Path

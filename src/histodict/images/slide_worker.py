@@ -98,7 +98,7 @@ class SlideServer:
         return tile.resample(self._slide.read_region(corner, tile)).tobytes("raw", "RGB")
 
     def close(self) -> bytes:
-        """Close the slide and start the idle time."""
+        """Close the slide, start the idle time, and return an empty reply."""
         slide, self._slide = self._slide, None
         if slide is not None:
             slide.close()
@@ -106,7 +106,10 @@ class SlideServer:
         return b""
 
     def execute(self, name: str, *arguments: Any) -> tuple[int, bytes]:
-        """Call one of the methods above; return the status, and the result or error message."""
+        """Call a method of this class; return the status, and the result or an error message.
+
+        `name` is the name of the method, and `arguments` are its arguments.
+        """
         stream: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,

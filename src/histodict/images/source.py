@@ -91,11 +91,14 @@ class ImageSource(Protocol):
         """Return whether a pixel of a reduced region is the same in any region that contains it.
 
         Only regions whose corners are multiples of `downsample` are compared. The result is True if
-        both the downsample of the level and the remaining reduction are whole numbers.
+        both the downsample of the level that is read and the remaining reduction are whole numbers.
         """
 
     def thumbnail(self, longest_side: int) -> Pixels:
-        """Return the whole image, reduced to at most `longest_side` pixels; never enlarged."""
+        """Return the whole image, reduced so that no side has more than `longest_side` pixels.
+
+        A smaller image is returned in its own size.
+        """
 
     def __enter__(self) -> ImageSource: ...
 
@@ -108,13 +111,19 @@ class ImageSource(Protocol):
 
 
 def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
-    """Open an image, slide or feature file, which is read as a white image.
+    """Open an image, a slide or a feature file.
+
+    A feature file has no pixels, and is read as a white image.
 
     Parameters
     ----------
     path : in-memory image or file; the suffix of a file (any case) selects one of READERS
     mpp : µm per level-0 pixel; None to read it from the properties of a slide or the resolution of
         a TIFF (0.05 to 20 µm). The dpi of JPEG and PNG are ignored, as they are arbitrary.
+
+    Returns
+    -------
+    ImageSource
 
     Raises
     ------
@@ -149,13 +158,14 @@ def register_opener(opener: OpenFunction) -> None:
 
     Parameters
     ----------
-    opener : function of a path and a pixel size; returns None for files of other types
+    opener : function of a path and a pixel size (None to read it from the file) that returns the
+        open image, or None for files of other types
     """
     _REGISTERED_OPENERS.append(opener)
 
 
 class InMemoryReader(RegionReader[DecodedImage]):
-    """Base class of readers that decode the whole image, which is their handle."""
+    """Base class of readers whose handle is the whole decoded image."""
 
     _n_bytes: int
 

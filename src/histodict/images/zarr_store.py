@@ -1,10 +1,9 @@
-"""Reader of Zarr folders (versions 2 and 3) from untrusted sources.
+"""Reader of Zarr folders (versions 2 and 3) from untrusted sources, with the package zarr.
 
 The metadata of a Zarr array name the codecs of its chunks, and the numcodecs codec `pickle` can run
 code. Only the codecs, data types and layouts listed here are accepted. zarr receives new metadata
-built from the checked ones, and chunks that are checked before decompression. Links are errors;
-consolidated metadata are ignored. "Inner chunks" are the chunks in a shard or, without shards, the
-chunks. This module needs the optional package zarr.
+built from the checked ones, and chunks checked before decompression. Links are errors; consolidated
+metadata are ignored. "Inner chunks" are the chunks in a shard or, without shards, all chunks.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class ZarrFolder:
     ----------
     folder : path of the folder
     unchecked_bytes : decompressed size up to which chunks need not be checked
-    check_metadata : function of path and metadata of an array; raises an error if it is too large
+    check_metadata : function of path and metadata of an array; raises an error for too large arrays
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class ZarrFolder:
         raise ValueError(f"the array {path!r} is missing or its metadata are damaged")
 
     def _find_chunk_files(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
-        """Return the position of the chunk in the grid for the name of each existing chunk file."""
+        """Return the grid position of the chunk in each existing chunk file, by file name."""
         start, grid = f"{path}/{metadata.key(())}", metadata.grid
         found = {}
         for name in self._files:
@@ -161,7 +160,7 @@ class ZarrFolder:
     def _count_chunks(
         self, metadata: ZarrArray, present: Mapping[str, tuple[int, ...]]
     ) -> tuple[int, int]:
-        """Return the numbers of all and of missing inner chunks in the shards `present`."""
+        """Return the numbers of all and missing inner chunks of an array with shards `present`."""
         inner, n_present, (index_start, index_bytes) = metadata.inner_chunks, 0, metadata.index
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, inner, strict=True))
         for name, position in present.items():
@@ -211,7 +210,7 @@ def _read_json(folder: Path, name: str) -> Any:
 
 
 def _read(folder: Path, name: str, start: int, length: int) -> bytes:
-    """Read at most `length` bytes of a regular file; a negative `start` counts from the end."""
+    """Return at most `length` bytes of a regular file; a negative `start` counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         status = os.fstat(file.fileno())
@@ -227,7 +226,7 @@ _Base: Any = Store  # its methods differ between versions of zarr
 
 
 class _CheckedStore(_Base):
-    """Read-only Zarr store of `metadata.document` and the files `chunks` of the array at `path`."""
+    """Read-only Zarr store of the array at `path`: `metadata.document` and the files `chunks`."""
 
     supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
 
@@ -461,7 +460,11 @@ def _parse_version_3(document: Mapping[str, Any]) -> ZarrArray:
 def _parse_sharding(
     codecs: Sequence[Codec], chunks: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
-    """Return the codec of shards as JSON, shape and codecs of inner chunks, and the index."""
+    """Return the checked codec of shards, and the properties of their inner chunks and index.
+
+    These are the codec as JSON, the shape and the codecs of inner chunks, and (start, size) of the
+    index of a shard in bytes. A negative start counts from the end of the shard.
+    """
     if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING_PARAMETERS:
         raise ValueError(f"additional codecs of shards are not supported; {_SAVE_AGAIN}")
     configuration = codecs[0][1]
@@ -514,10 +517,7 @@ def _parse_codecs(listed: Any, version: int = 3) -> list[Codec]:
 def _check_codecs(
     codecs: Sequence[Codec], known: Mapping[str, set[str]] = CODECS_3
 ) -> list[dict[str, Any]]:
-    """Raise ValueError if a codec or parameter is unknown; return the codecs as JSON of version 3.
-
-    `known` are the accepted parameters by name of the codec.
-    """
+    """Return codecs as JSON; raise ValueError for codecs or parameters that are not in `known`."""
     for name, parameters in codecs:
         if name not in known:
             raise ValueError(
@@ -533,7 +533,7 @@ def _check_codecs(
 
 
 def _find_compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
-    """Return the name of the compressor, if any, and the size of the checksums after its output."""
+    """Return the compressor (None if there is none) and the bytes of checksums after its output."""
     found, n_checksums = None, 0
     for name, _ in codecs:
         n_checksums += name == "crc32c"

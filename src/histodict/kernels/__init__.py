@@ -119,7 +119,9 @@ def encode_omp(
     n_jobs: int | None = None,
     backend: str = "cpu",
 ) -> csr_array:
-    """Minimise ‖y − sD‖² greedily with at most n_nonzero non-zero entries in s, for every sample.
+    """Compute greedy codes, with at most n_nonzero non-zero entries for every sample.
+
+    The code s of a sample y approximately minimises ‖y − sD‖².
 
     Parameters
     ----------
@@ -128,8 +130,8 @@ def encode_omp(
     n_nonzero : maximum number of atoms per sample; fewer if atoms are linearly dependent
     tol : a sample is finished when ‖y − sD‖² ≤ tol
     selection : "order-recursive" selects the atom that lowers the residual most after the fit (OLS,
-        called OMP in SPAMS); "correlation" the atom most correlated with the residual (classical
-        OMP). For coherent atoms the first gives clearly smaller residuals
+        called OMP in SPAMS); "correlation" selects the atom most correlated with the residual
+        (classical OMP). For coherent atoms, "order-recursive" gives clearly smaller residuals
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
 
@@ -167,9 +169,9 @@ def encode_joint(
     Y : (n_channels, n_samples, n_features)
     n_nonzero : maximum number of atoms per sample; fewer if atoms are linearly dependent
     tol : a sample is finished when Σ_c ‖y_c − s_c D_c‖² ≤ tol
-    selection : "order-recursive" selects the atom that lowers this sum most after the fit;
-        "correlation" the atom with the largest sum of squared correlations with the residuals
-        (classical SOMP)
+    selection : "order-recursive" selects the atom that lowers Σ_c ‖y_c − s_c D_c‖² most after the
+        fit; "correlation" selects the atom with the largest sum over the channels of squared
+        correlations with the residuals (classical SOMP)
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
 
@@ -307,7 +309,8 @@ def class_residuals(
 ) -> NDArray[np.float64]:
     """Compute the norm of each sample's residual with the atoms of each class only.
 
-    r_i(y) = ‖y − δ_i(s)D‖, where δ_i(s) is the code s with 0 for the atoms of other classes.
+    For a sample y with code s and class i, it is ‖y − δ_i(s)D‖, where δ_i(s) is s with 0 for the
+    atoms of other classes.
 
     Parameters
     ----------

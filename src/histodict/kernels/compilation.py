@@ -28,7 +28,11 @@ _DEFAULT_FASTMATH = frozenset(
 
 
 def jit(fastmath: Any = _DEFAULT_FASTMATH) -> Any:
-    """Return a decorator that compiles a kernel on its first call and caches it on disk."""
+    """Return a decorator that compiles a kernel on its first call and caches it on disk.
+
+    `fastmath` is the option of Numba. By default, multiplications and additions may be fused, but
+    sums are not reordered.
+    """
 
     def decorate(function: Any) -> Any:
         kernel = njit(
@@ -79,7 +83,7 @@ class _KernelCache(FunctionCache):
 class _CacheFile(IndexDataCacheFile):
     """Files of compiled code with checksums, written before the index of these files.
 
-    If the process is killed in between, no index refers to code of an earlier source.
+    If the process is killed between the two writes, no index refers to code of an earlier source.
     """
 
     def save(self, key: Any, data: Any) -> None:

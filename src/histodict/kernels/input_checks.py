@@ -53,9 +53,10 @@ def check_channels(D: ArrayLike, Y: ArrayLike) -> tuple[NDArray, NDArray]:
 
 
 def as_array(name: str, array: ArrayLike, dtype: np.dtype, n_dimensions: int = 2) -> NDArray:
-    """Return `array`, called `name` in messages, as a finite C-contiguous array of `dtype`.
+    """Return an array-like as a finite C-contiguous array of `dtype`.
 
-    Raise TypeError if it is sparse, ValueError for another `n_dimensions`, NaN or infinity.
+    `name` is its name in messages. Raise TypeError if it is sparse, and ValueError if its number of
+    dimensions is not `n_dimensions` or if it contains NaN or infinity.
     """
     if issparse(array):
         raise TypeError(f"{name} must be a dense array, not a sparse one")

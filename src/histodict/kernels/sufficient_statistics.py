@@ -103,7 +103,7 @@ DUPLICATE_COSINE = 1 - 1e-4
 
 
 def normalize(rows: NDArray) -> NDArray:
-    """Scale rows to unit norm; zero rows stay zero."""
+    """Return rows scaled to unit norm; zero rows stay zero."""
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
     check_range("X", squares, rows.dtype)
     norms = np.sqrt(squares)[:, None]

@@ -49,7 +49,7 @@ class StoredSamples(Protocol):
         """Labels of all samples, (n_samples,)."""
 
     def read(self, rows: slice) -> NDArray[Any]:
-        """Read the samples of these rows: (n, n_features)."""
+        """Return the samples of these rows, (n, n_features)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,11 @@ BlockGroup = tuple[LabelledBlock | StoredBlock, ...]
 def open_arrays(
     X: NDArray[Any], labels: NDArray[np.int64], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Return a function that iterates over blocks (X, labels) of an array or memory map X."""
+    """Return a function that returns an iterator over blocks (X, labels) of an array or memory map.
+
+    X are the samples, `labels` their class indices, and `block_rows` the number of samples of a
+    block.
+    """
 
     def blocks() -> Iterator[LabelledBlock]:
         for rows in row_blocks(len(X), block_rows):
@@ -88,9 +92,10 @@ def open_arrays(
 def open_stored_blocks(
     samples: StoredSamples, classes: NDArray[Any], block_rows: int = BLOCK_ROWS
 ) -> OpenBlocks:
-    """Return a function that iterates over blocks of stored samples.
+    """Return a function that returns an iterator over blocks of stored samples.
 
-    The samples of a block are read only when it is unpacked. `classes` are the sorted class labels.
+    The samples of a block are read only when it is unpacked. `classes` are the sorted class labels,
+    and `block_rows` is the number of samples of a block.
     """
     labels = samples.labels
     first = check_array(samples.read(slice(0, 1)), dtype=[np.float64, np.float32])
@@ -103,10 +108,10 @@ def open_stored_blocks(
 
 
 def group_blocks(iterate_blocks: OpenBlocks, n_samples: int) -> Callable[[], Iterator[BlockGroup]]:
-    """Return a function that iterates over groups of consecutive blocks of `iterate_blocks`.
+    """Return a function that returns an iterator over groups of consecutive blocks.
 
-    The size of a group depends only on the number of samples, so that results do not depend on the
-    number of workers.
+    `iterate_blocks` returns an iterator over the blocks. The size of a group depends only on the
+    number of samples, so that results do not depend on the number of workers.
     """
     min_blocks = -(-n_samples // (_MAX_GROUPS * BLOCK_ROWS))
     n_blocks = min(min_blocks, _MAX_BLOCKS_PER_GROUP)
@@ -139,7 +144,7 @@ def find_classes(blocks: Blocks) -> NDArray[Any]:
 
 
 def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -> OpenBlocks:
-    """Return a function that iterates over validated blocks of at most BLOCK_ROWS rows.
+    """Return a function that returns an iterator over validated blocks of at most BLOCK_ROWS rows.
 
     Parameters
     ----------
@@ -254,9 +259,10 @@ def learn_class_dictionaries(
     stage: str,
     report: Callback,
 ) -> list[OnlineDictionary]:
-    """Run online dictionary learning on at most 20,000 samples of each class of X.
+    """Return a dictionary of each class, learned online from at most 20,000 samples of X per class.
 
-    `labels` are class indices, all of which occur. For the other parameters see `learn_per_class`.
+    `labels` are class indices, all of which occur. The other parameters are those of
+    `learn_per_class`.
     """
     n_classes = int(labels.max()) + 1
     samples = sample_by_class(
@@ -302,6 +308,11 @@ def learn_per_class(
     backend : "cpu" or "cuda"
     stage : name of the stage in the reported progress
     report : called with a `Progress` after every mini-batch
+
+    Returns
+    -------
+    list of OnlineDictionary
+        One for each class.
     """
     n_threads = load_backend(backend).count_threads(n_jobs)
     n_concurrent = min(n_threads, len(samples))

@@ -172,7 +172,7 @@ class PublishedStep:
     sums: SufficientStatistics | None = None
 
     def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Update `atoms` from the statistics of a pass; if `last`, keep unused atoms."""
+        """Update `atoms` from the statistics of a pass; unused atoms are replaced unless `last`."""
         self.sums = sums
         self.objective.append(sums.objective)
         self.atoms = update(self.atoms, sums, replace=not last)
@@ -245,7 +245,7 @@ class TangentStep:
 
 
 def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
-    """Sort atoms by use and fix their signs; without statistics (None) only fix their signs."""
+    """Return atoms with fixed signs, sorted by use; if `sums` is None, they are not sorted."""
     if sums is None:
         none = np.zeros(len(D), np.int64)
         return canonicalize(to_numpy(D), none, none)
@@ -285,8 +285,8 @@ class DFDL(ResidualClassifier):
         Maximum number of iterations (coding, then atoms). With "tangent" the last iteration only
         checks the previous step, so 1 returns the initial dictionaries.
     tol : float, default=1e-4
-        A class stops after two consecutive steps with a relative change of its objective below
-        this value. 0 runs all iterations.
+        A class stops after two consecutive steps with a relative change of its objective of at
+        most this value. 0 runs all iterations.
     warm_start : bool, default=False
         Whether a further `fit` starts from the fitted dictionaries, also with new samples.
     random_state : int, RandomState instance or None, default=None
@@ -522,7 +522,7 @@ class DFDL(ResidualClassifier):
     def _initialize(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """Return the initial dictionary D and number L of each class, by online learning."""
+        """Return the initial dictionary, from online learning, and the number L of each class."""
         results = learn_per_class(
             samples,
             rng,
@@ -590,9 +590,9 @@ class DFDL(ResidualClassifier):
 
 
 def _sample_weights(counts: NDArray[np.int64], rho: float) -> NDArray[np.float64]:
-    """Return weights[i, j], the weight of a sample of class j in the sums of class i.
+    """Return an array whose [i, j] is the weight of a sample of class j in the sums of class i.
 
-    The weight is 1/N_i for j = i, else −ρ/((C − 1)·N_j), where C counts the classes with samples.
+    It is 1/N_i if i = j, else −ρ/((C − 1)·N_j), for N_i samples of class i and C non-empty classes.
     """
     n_others = max(1, np.count_nonzero(counts) - 1)
     weights = np.tile(-rho / (n_others * np.maximum(counts, 1)), (len(counts), 1))

@@ -56,10 +56,15 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of the local codes
 class FDDL(ResidualClassifier):
     """Classifier by a dictionary with class-specific parts and Fisher discriminative codes.
 
-    FDDL predicts the class with the smallest distance d_i. "global" codes a sample over all of D,
-    min_s ½‖y − sD‖² + penalty·‖s‖₁, with d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖². "local" codes it over
-    each D_i alone, and d_i² is twice the minimum of ½‖y − sD_i‖² + penalty·‖s‖₁ + ½w‖s − m_i^i‖².
-    "local" is intended for classes with many samples.
+    FDDL predicts the class i with the smallest distance d_i of a sample y. The dictionary D
+    consists of the parts D_i of the classes, and m_i is the mean code of class i.
+
+    decision="global" codes y over all of D, min_s ½‖y − sD‖² + penalty·‖s‖₁. The distance is
+    d_i² = ‖y − δ_i(s)D‖² + w‖s − m_i‖², where δ_i(s) is s with 0 for the atoms of other classes.
+
+    decision="local" codes y over each D_i separately. The squared distance d_i² is twice the
+    minimum of ½‖y − sD_i‖² + penalty·‖s‖₁ + ½w‖s − m_i^i‖², where m_i^i is the part of m_i for D_i.
+    This decision is intended for classes with many samples.
 
     Parameters
     ----------
@@ -184,7 +189,10 @@ class FDDL(ResidualClassifier):
     def _train(
         self, D: NDArray[Any], Y: NDArray[Any], codes: FistaCodes, report: Callback
     ) -> tuple[NDArray[Any], list[float]]:
-        """Return the trained D and the objective after every coding; `codes` become those for D."""
+        """Return the trained D and the objective after every coding.
+
+        `codes` are replaced by the codes for the trained D, in place.
+        """
         module = load_backend(self.backend)
         objective: list[float] = []
         report(Progress("train", 0, self.n_iter + 1))
@@ -247,10 +255,15 @@ class FDDL(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the distances r_i² + w‖s − m_i‖² to atoms.
+        """Attribute the distance d_i of a sample y to each class i to the atoms.
 
-        The contribution of atom j is that to r_i, plus w(s_j² − 2 s_j m_ij). `rest` is the constant
-        w‖m_i‖², or with decision="local" the whole distance.
+        With decision="global", d_i² = r_i² + w‖s − m_i‖² for the residual r_i and the code s. The
+        contribution of atom j is (q_j + w(s_j² − 2 s_j m_ij)) / (d_i + ‖y‖), where q_j is its
+        contribution to r_i² (`squared_residual_contributions`), which is 0 if the atom belongs to
+        another class, and m_ij is entry j of m_i. `rest` is w‖m_i‖² / (d_i + ‖y‖).
+
+        With decision="local", nothing is attributed to atoms: `rest` contains the distances, up to
+        a constant per sample.
 
         Parameters
         ----------
@@ -327,7 +340,7 @@ class FDDL(ResidualClassifier):
 
 
 def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
-    """Return the curvature H of the module docstring, plus 2 · fisher_weight on its diagonal."""
+    """Return H of the module docstring for the dictionary D, plus 2 · fisher_weight · I."""
     G = D @ D.T
     ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
     H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
@@ -335,17 +348,21 @@ def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[
 
 
 def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
-    """Return the coupling C (n_classes, n_classes) of `FistaCodes`, for n_i = sizes[i] samples.
+    """Return the matrix C (n_classes, n_classes) that is the argument `coupling` of `FistaCodes`.
 
-    It satisfies ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖² for λ₂ = fisher_weight. The
-    gradient of this term for a sample of class i is Σ_j C_ij m_j.
+    With n_i = sizes[i] samples of class i, n = Σ n_i, the class means m_i and the overall mean m of
+    the codes, and λ₂ = fisher_weight, C satisfies
+
+        ½Σ_ij n_i C_ij m_i m_jᵀ = −λ₂Σ n_i‖m_i‖² + ½λ₂n‖m‖².
+
+    The gradient of this term with respect to the code of a sample of class i is Σ_j C_ij m_j.
     """
     fractions = np.broadcast_to(sizes / sizes.sum(), (len(sizes), len(sizes)))
     return fisher_weight * (fractions - 2 * np.eye(len(sizes)))
 
 
 def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
-    """Return a copy of a matrix (n_atoms, n_atoms) with 0 for two atoms of different classes."""
+    """Return a copy of `matrix` (n_atoms, n_atoms) with 0 for two atoms of different classes."""
     k = len(matrix) // n_classes
     blocks = np.zeros_like(matrix)
     for i in range(n_classes):
@@ -355,7 +372,10 @@ def class_blocks(matrix: NDArray[Any], n_classes: int) -> NDArray[Any]:
 
 
 def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> NDArray[Any]:
-    """Double the columns of class i, in place; there are n_atoms columns per class."""
+    """Multiply the columns of class i by 2, in place, and return `products`.
+
+    Each class has n_atoms columns.
+    """
     products[:, i * n_atoms : (i + 1) * n_atoms] *= 2
     return products
 
@@ -363,7 +383,7 @@ def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> ND
 def _in_canonical_order(
     D: NDArray[Any], codes: FistaCodes
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return `dictionaries_`, sorted by use with fixed signs, and `code_means_` in this order."""
+    """Return `dictionaries_`, atoms sorted by use with fixed signs, and `code_means_` of these."""
     means, n_classes = codes.means, len(codes.group_sizes)
     k = len(D) // n_classes
     ends = np.cumsum(codes.group_sizes)

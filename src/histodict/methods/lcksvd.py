@@ -85,7 +85,7 @@ class LCKSVD(ResidualClassifier):
     classifier_ : ndarray of shape (n_classes * n_atoms, n_classes)
         Linear classifier W of the codes over these atoms.
     objective_ : ndarray of shape (n_iter,)
-        Objective per sample before each update of the atoms.
+        Objective before each update of the atoms, divided by the number of samples.
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int
@@ -212,7 +212,7 @@ class LCKSVD(ResidualClassifier):
             raise ValueError(f"decision must be one of {_DECISIONS}, not {self.decision!r}")
 
     def _learns_classifier_jointly(self) -> bool:
-        """Return whether W is learned together with D, not fitted to the final codes."""
+        """Return whether W is learned together with D; if not, it is fitted to the final codes."""
         return self.variant == 2 and self.classifier_weight > 0
 
     def _label_weight(self) -> float:
@@ -228,9 +228,10 @@ class LCKSVD(ResidualClassifier):
         rng: np.random.Generator,
         report: Callback,
     ) -> NDArray[Any]:
-        """Return initial atoms [d √weight·w] of unit norm, with d alone for weight 0.
+        """Return initial atoms [d √weight·w] of unit norm; for weight 0 only d.
 
-        D is learned by K-SVD on each class, and W fitted to the codes of all samples Y.
+        The atoms d are learned by K-SVD on each class. The row w of an atom is from the matrix W
+        that is fitted to the codes of all samples Y, with H as targets.
         """
         n_classes = H.shape[1]
         dictionaries = []
@@ -274,7 +275,8 @@ class LCKSVD(ResidualClassifier):
         codes : csr_array of shape (n_samples, n_codes_)
             Codes over the atoms of all classes: greedy for "classifier", l1 for "residual".
         distances : ndarray of shape (n_samples, n_classes)
-            Negative scores −sW for "classifier", residuals of the classes for "residual".
+            Negative scores −sW, where s is the code, for "classifier"; residuals of the classes for
+            "residual".
         """
         check_is_fitted(self)
         self._check_decision()
@@ -313,7 +315,7 @@ class LCKSVD(ResidualClassifier):
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the distances to the classes: negative classifier scores, or residuals.
 
-        The parameter `decision` selects which.
+        They are classifier scores for decision="classifier", and residuals for "residual".
 
         Parameters
         ----------
@@ -337,10 +339,10 @@ def _append_labels(left: NDArray[Any], right: NDArray[Any], weight: float) -> ND
 def _split_atoms(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Split atoms [d √weight·w] into D with unit norm, W and the norms of d.
+    """Return D with unit norm, W and the norms of d, from atoms [d √weight·w].
 
-    d and w are divided by ‖d‖. If d is zero up to rounding errors, both are set to zero, so that no
-    code uses the atom. Y are the samples.
+    d and w, which are the rows of D and W, are divided by ‖d‖. If d is zero up to rounding errors,
+    both rows are set to zero, so that no code uses the atom. Y are the samples.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)

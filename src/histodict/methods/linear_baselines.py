@@ -44,7 +44,7 @@ class _DistanceClassifier(PatchClassifier):
     code_dimension = "classes"
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
-        """Return the negative distances as codes, and the distances: (n_samples, n_classes)."""
+        """Return the negative distances as codes and the distances, both (n_samples, n_classes)."""
         check_is_fitted(self)
         samples: NDArray[Any] = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         parts = map_blocks(

@@ -51,8 +51,8 @@ _CODE_TOLERANCE = 1e-4  # relative duality gap of exact codes
 class Nayak(PatchClassifier):
     """Classifier by a linear SVM on the codes of one dictionary for all classes.
 
-    Distances are the negative scores of one-versus-rest SVMs. For two classes the score is
-    d_0 − d_1.
+    The distance d_i to class i is the negative score of a one-versus-rest SVM. For two classes one
+    SVM is fitted, with the score d_0 − d_1.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ class Nayak(PatchClassifier):
     n_coding_steps : int, default=20
         Gradient steps per coding (q), which starts from the codes of the previous round.
     encoder : {"fast", "exact"}, default="fast"
-        "fast" computes s = yW. "exact" minimises the objective for y, as in training.
+        How a sample y is encoded: "fast" computes the code s = yW, "exact" minimises the objective
+        for y as in training.
     svm_cost : float, default=0.01
         Weight of margin violations in the SVM (its C).
     random_state : int, RandomState instance or None, default=None
@@ -243,7 +244,7 @@ class Nayak(PatchClassifier):
     def _encode_blocks(
         self, X: NDArray[Any], D: NDArray[Any], W: NDArray[Any]
     ) -> Iterator[tuple[NDArray[Any], int]]:
-        """Yield the dense codes of each block of X and how many samples did not converge."""
+        """Yield the dense codes of each block of X, and its number of unconverged samples."""
         if self.encoder == "fast":
             return map_blocks(
                 lambda rows: (X[rows].astype(D.dtype) @ W, 0), row_blocks(len(X)), self.n_jobs
@@ -326,7 +327,8 @@ def _fit_svm(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit a linear SVM with balanced classes, and return its weights and intercepts.
 
-    The features are scaled to unit variance for the fit; the weights are those of the unscaled.
+    The features are scaled to unit variance for the fit. The returned weights are for features that
+    are not scaled.
     """
     # Not centred: at least half of the features are 0, and the solver skips zeros.
     scaler = StandardScaler(with_mean=False).fit(features.astype(np.float64))

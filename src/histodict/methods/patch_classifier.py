@@ -1,8 +1,7 @@
 """Base classes of patch classifiers, with the contributions of atoms to the decision.
 
 A `PatchClassifier` encodes a feature vector, computes its distance to each class, and predicts the
-class with the smallest distance. Depending on the method the distance is a residual or a negative
-score.
+class with the smallest distance. Depending on the method, this is a residual or a negative score.
 
 A `ResidualClassifier` has class-specific dictionaries. It codes a sample y over all of them,
 
@@ -271,7 +270,8 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_classes)
-            For two classes d_0 − d_1, positive for the second class; for more, −d_i per class.
+            d_0 − d_1 for two classes (positive for the second class), −d_i for more classes, where
+            d_i is the distance to class i.
         """
         distances = self.distances(X)
         if len(self.classes_) == 2:
@@ -279,7 +279,7 @@ class PatchClassifier(ClassifierMixin, BaseEstimator):
         return -distances
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute uncalibrated probabilities, exp(−d_i) normalised to sum 1.
+        """Compute uncalibrated probabilities, which are proportional to exp(−distance).
 
         Parameters
         ----------
@@ -358,14 +358,14 @@ class ResidualClassifier(PatchClassifier):
         codes : csr_array of shape (n_samples, n_codes_)
             Codes s over the atoms of all classes, class by class.
         residuals : ndarray of shape (n_samples, n_classes)
-            Residual r_i of each class.
+            Residuals, as in `class_residuals`.
         """
         codes, residuals, n_missed = zip(*self._map_blocks(X, lambda code: code), strict=True)
         warn_not_converged(sum(n_missed), sum(map(len, residuals)), _CODE_TOLERANCE)
         return self._expand_codes(vstack(codes, format="csr")), np.concatenate(residuals)
 
     def class_residuals(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the class residuals r_i = ‖y − δ_i(s)D‖.
+        """Return the residual norm of each sample for each class.
 
         Parameters
         ----------
@@ -375,6 +375,8 @@ class ResidualClassifier(PatchClassifier):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
+            ‖y − δ_i(s)D‖ of each sample y for each class i, where D are the atoms, s is the code of
+            y, and δ_i(s) is s with 0 for the atoms of other classes.
         """
         residuals, n_missed = zip(*self._map_blocks(X, _make_residual_function), strict=True)
         warn_not_converged(sum(n_missed), sum(map(len, residuals)), _CODE_TOLERANCE)
@@ -528,8 +530,7 @@ class _EncoderCache:
     """Cache of encoders, keyed by the fitted arrays and valid for their lifetime.
 
     Computing the Gram matrix of many atoms takes longer than encoding an image. The cache is not an
-    attribute of the estimator because predictions must not change the estimator, and because copies
-    of the estimator share its arrays.
+    attribute of an estimator, as predictions must not change it and its copies share the arrays.
     """
 
     def __init__(self) -> None:
@@ -595,5 +596,5 @@ class LassoEncoder:
 def _make_residual_function(
     code: BlockEncoder,
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
-    """Return a function that returns class residuals of a block and how many did not converge."""
+    """Return a function of a block that returns class residuals and the number not converged."""
     return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]

@@ -72,12 +72,13 @@ class MethodSpec:
         self.load_class()(**parameters).check_parameters()
 
     def make_estimator(self, parameters: dict[str, Any], **common: Any) -> Any:
-        """Create an unfitted estimator.
+        """Return an unfitted estimator.
 
         Parameters
         ----------
         parameters : parameters of the method
-        common : further parameters, such as the seed; ignored if the method does not have them
+        common : further parameters, such as the seed; those that the method does not have are
+            ignored
         """
         estimator = self.load_class()(**parameters)
         known = estimator.get_params()

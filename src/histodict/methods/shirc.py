@@ -173,13 +173,16 @@ class SHIRC(ExemplarClassifier):
 
 
 def _split_channels(rows: NDArray[Any], n_channels: int) -> NDArray[Any]:
-    """Reshape samples (n, n_channels · m) to channels (n_channels, n, m)."""
+    """Return samples (n, n_channels · m) reshaped to channels (n_channels, n, m)."""
     planes = rows.reshape(len(rows), n_channels, -1)
     return np.ascontiguousarray(planes.transpose(1, 0, 2))
 
 
 def _merge_channels(S: list[csr_array]) -> csr_array:
-    """Merge the codes of the channels: channel c of atom j becomes column j · n_channels + c."""
+    """Return one code array from the codes S of the channels.
+
+    Channel c of atom j becomes column j · n_channels + c.
+    """
     n_channels = len(S)
     n_samples, n_atoms = S[0].shape
     data = np.stack([S_c.data for S_c in S], axis=1).ravel()

@@ -106,7 +106,7 @@ class ExemplarClassifier(ResidualClassifier):
             check_whole_number("n_atoms (if not None)", self.n_atoms, 1)
 
     def _sample_rows(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return `n_atoms` random elements of `rows`, sorted, or all if there are not more."""
+        """Return at most `n_atoms` random elements of `rows`, sorted; all if `n_atoms` is None."""
         if self.n_atoms is None or len(rows) <= self.n_atoms:
             return rows
         return np.sort(rng.choice(rows, self.n_atoms, replace=False))

@@ -35,7 +35,10 @@ KERNELS = ("linear", "rbf")
 
 
 def svm_array_schema(features: str) -> dict[str, ArraySpec]:
-    """Return the schemas of the fitted arrays of SVMs; `features` names a dimension."""
+    """Return the schemas of the fitted arrays of SVMs, by attribute name.
+
+    `features` is the name of the dimension whose length is the number of features.
+    """
     return {
         "support_vectors_": ArraySpec(f"vectors, {features}"),
         "dual_coefficients_": ArraySpec("scores, vectors"),
@@ -116,7 +119,10 @@ class KernelSVMState:
             setattr(estimator, name, array)
 
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
-        """Return the scores of standardised samples: (n_samples,) or (n_samples, n_machines)."""
+        """Return the scores of standardised samples Z.
+
+        They are (n_samples,) for one SVM, and (n_samples, n_machines) for several.
+        """
         V = self.support_vectors
         with single_blas_thread():
             K = Z @ V.T if kernel == "linear" else np.exp(-self.gamma * cdist(Z, V, "sqeuclidean"))
@@ -134,7 +140,8 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
     C : float, default=1.0
         Weight of margin violations.
     gamma : float or "scale", default="scale"
-        Coefficient of the rbf kernel. "scale" is 1 / (n_features · variance).
+        Coefficient of the rbf kernel. "scale" is 1 / (n_features · variance), with the variance of
+        all standardised values.
 
     Attributes
     ----------
@@ -213,7 +220,8 @@ class StandardizedSVM(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_classes)
-            For two classes one score, positive for the second class; for more, one per class.
+            Two classes have one score, positive for the second class; more classes have one score
+            each.
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
@@ -244,7 +252,11 @@ def validate_and_set_classes(
 
 
 def argmax_class(scores: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[Any]:
-    """Return the class with the highest score, or the second class for one score above 0."""
+    """Return the predicted class of each sample, (n_samples,).
+
+    For scores (n_samples, n_classes), it is the class with the highest score. For scores
+    (n_samples,) of two classes, it is the second class if the score is above 0, else the first.
+    """
     indices = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
     return classes[indices]
 

@@ -169,8 +169,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_classes)
-            For two classes one score, positive for the second class; for more, one per class.
-            Scores of "neighbours" are log ρ_i, and log ρ_1 − log ρ_0 for two classes.
+            Two classes have one score, positive for the second class; more classes have one score
+            each. With "neighbours", ρ_i is the similarity to class i, and the scores are
+            log ρ_1 − log ρ_0 for two classes and log ρ_i for more.
         """
         check_is_fitted(self)
         samples: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
@@ -199,7 +200,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     @available_if(lambda self: self.decision == "neighbours")
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute the marginal probabilities ρ_i / Σ ρ; only for decision="neighbours".
+        """Compute the class probabilities; only for decision="neighbours".
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Probabilities.
+            ρ_i / Σ ρ for the similarity ρ_i to class i.
         """
         scores = self.decision_function(X)
         if scores.ndim == 1:
@@ -227,7 +228,11 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
         check_svm_parameters(self.kernel, self.C, self.gamma)
 
     def _scale(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the selected features, scaled to 0 … 1 and weighted, (n_samples, n_selected)."""
+        """Return the selected features, scaled to 0 … 1 and weighted, (n_samples, n_selected).
+
+        With decision="neighbours", the weights are `weights_`. With "svm", they are 1, or 0 for a
+        feature with score 0.
+        """
         unit = (samples[:, self.selected_] - self.min_) / self.span_
         # A feature with score 0 is constant up to rounding: exclude it.
         weights = self.weights_ > 0 if self.decision == "svm" else self.weights_
@@ -235,9 +240,9 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
 
 def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the Fisher score w_f of each feature, (n_features,); 0 for constant features.
+    """Return the Fisher score of each feature, (n_features,); 0 for constant features.
 
-    Z (n_samples, n_features) are standardised samples with class indices `labels`.
+    Z (n_samples, n_features) are standardised samples, and `labels` their class indices.
     """
     groups = [Z[labels == i] for i in range(int(labels.max()) + 1)]
     between = np.var([group.mean(axis=0) for group in groups], axis=0, ddof=1)
@@ -249,7 +254,9 @@ def fisher_scores(Z: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[
 def log_similarities(
     weighted: NDArray[np.float64], training: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Compute log ρ_i of each sample and class, (n_samples, n_classes); finite for any sample.
+    """Return the logarithm of the similarity of each sample to each class, (n_samples, n_classes).
+
+    It is log ρ_i of the module docstring, and finite for any sample.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from .feature_file import check_has_positions, is_feature_file, open_features
 
 
 class PlaceholderImage:
-    """Image source of white pixels in place of the slide of a feature file, as `ImageSource`."""
+    """White image in place of the slide of a feature file, with the interface of `ImageSource`."""
 
     memory_bytes = 0
     overview_downsample: float | None = None

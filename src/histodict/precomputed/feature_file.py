@@ -69,7 +69,7 @@ class FeatureFile:
     n_rows : number of vectors
     size : (width, height) of the slide in level-0 pixels; None if the file does not state it
     mpp : µm per level-0 pixel; None if the file does not state it
-    offset : (x, y) of the image's upper left pixel in the coords; (0, 0) in other programs' files
+    offset : (x, y) of the image's upper left pixel in the coords; (0, 0) in files of other programs
     settings : settings of a file written by `histodict features`; else empty
     metadata : length of the vectors, encoder and magnification
     missing_chunks : number of missing chunks, which are read as the fill value
@@ -113,7 +113,7 @@ class FeatureFile:
 
     @cached_property
     def step(self) -> float | None:
-        """Most frequent distance of neighbouring patches in level-0 pixels; None without any."""
+        """Most frequent distance of neighbours in level-0 pixels; None if there are none."""
         return most_frequent_step(self.coords)[0]
 
     @property
@@ -203,7 +203,7 @@ def check_has_slide_size(path: Path) -> None:
 
 
 def is_feature_file(path: object) -> bool:
-    """Return whether a path has the suffix of a feature file and, in Zarr, an array `features`."""
+    """Return whether a path has the suffix of a feature file and, if it is Zarr, has `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
     return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
@@ -253,7 +253,7 @@ def _read_metadata(path: Path, state: str) -> FeatureMetadata:
 
 
 def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
-    """Check the array of vectors; return it, and whether it has a leading axis of length 1."""
+    """Return the checked array of vectors, and whether it has a leading axis of length 1."""
     shape = tuple(vectors.shape)
     has_leading_axis = len(shape) == 3 and shape[0] == 1
     if len(shape) == 1:
@@ -323,7 +323,7 @@ def check_coordinates(
 ) -> None:
     """Raise ImageError if coords contradict the size of the slide or the distance of neighbours.
 
-    Both are in level-0 pixels, and None if unknown.
+    `size` (width, height) and `distance` are in level-0 pixels, and None if unknown.
     """
     if len(coords) > 1 and (coords == coords[0]).all():
         raise ImageError(
@@ -366,7 +366,7 @@ class FeatureMetadata:
     magnification: float | None = None
 
     def differences(self, other: FeatureMetadata) -> list[str]:
-        """Describe each value that is known, and different, in both."""
+        """Return a description of each value that is known in both metadata and differs."""
         pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return [
             f"{_DESCRIPTIONS[name]} {own}, not {known}"
@@ -400,7 +400,7 @@ class FeatureMetadata:
 
 
 def _are_equal(own: Any, known: Any) -> bool:
-    """Return whether values are equal; floats (magnifications) may differ by 10 %."""
+    """Return whether two values are equal; floats (magnifications) may differ by 10 %."""
     return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
 
 
@@ -531,7 +531,7 @@ class FileAttributes:
         return size
 
     def _read_number(self, name: str, value: Any, allowed: _Range) -> float:
-        """Return a number in the range `allowed`; of two numbers (x and y, in CLAM) the first."""
+        """Return `value` as a number in the range `allowed`; its first number if it is a pair."""
         parts = value if isinstance(value, list) and len(value) in (1, 2) else [value]
         numbers = [_to_float(part) for part in parts]
         if any(number is None or number not in allowed for number in numbers):
@@ -556,7 +556,7 @@ class FileAttributes:
         return text
 
     def _read_settings(self, value: Any) -> dict[str, Any]:
-        """Parse the attribute with the settings of `histodict features`, as JSON."""
+        """Return the settings of `histodict features`, parsed from JSON in an attribute."""
         text = self._read_text(HISTODICT_ATTRIBUTE, value)
         if text is None:
             return {}

@@ -123,7 +123,7 @@ def _open_hdf5(path: Path) -> Iterator[FeatureContent]:
 
 
 def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
-    """Return the numbers of missing and of all chunks of HDF5 datasets, after `check_dataset`."""
+    """Check HDF5 datasets; return the numbers of their missing chunks and of all their chunks."""
     found = []
     for dataset in datasets:
         check_dataset(dataset, path.stat().st_size)
@@ -159,7 +159,7 @@ def open_zarr(path: Path) -> Iterator[FeatureContent]:
 
 
 class _ZarrRows:
-    """Zarr array that raises ImageError with the name of the file."""
+    """Zarr array that raises ImageError, with the name of the file, if it cannot be read."""
 
     def __init__(self, path: Path, array: Any) -> None:
         self._path, self._array = path, array
@@ -192,9 +192,10 @@ def _merged_content(
     coords: Any,
     attribute_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FeatureContent:
-    """Return the content with the attributes of the file, the features and the coords.
+    """Return content whose attributes are those of the file, the features and the coords.
 
-    Later ones take precedence. `attribute_sets` replaces `attributes` and those of the arrays.
+    If several have an attribute of the same name, the last of them is used. `attribute_sets`,
+    unless empty, replaces `attributes` and the attributes of both arrays.
     """
     if vectors is None:
         available = ", ".join(sorted(names)) or "none"
@@ -208,14 +209,14 @@ def _merged_content(
 
 
 def check_libraries(paths: Iterable[Any]) -> None:
-    """Raise ImageError if a package is missing that reads feature files among the paths."""
+    """Raise ImageError if a package that reads one of the feature files is not installed."""
     first_of = {path.suffix.lower(): path for path in paths if isinstance(path, Path)}
     for suffix in LIBRARIES.keys() & first_of:
         _import_library(LIBRARIES[suffix], first_of[suffix])
 
 
 def _import_library(name: str, path: Path) -> Any:
-    """Import a package; raise ImageError, which names the file `path`, if it is missing."""
+    """Return an imported package; if it is missing, raise ImageError for the file `path`."""
     try:
         return import_optional(name, _EXTRA, str(path))
     except ImportError as error:
@@ -308,7 +309,7 @@ _MAX_VALUES = 100  # of a dataset that should contain one or two numbers
 
 
 def _anndata_arrays(file: Any) -> list[Any]:
-    """Return the datasets of an AnnData file that contain vectors and positions, or None."""
+    """Return the datasets of an AnnData file with vectors and positions; None for missing ones."""
     vectors = file.get(f"obsm/{FEATURES}", file.get("X"))
     parts = [vectors, file.get(f"obsm/{_SPATIAL}")]
     if hasattr(vectors, "keys"):
@@ -497,7 +498,7 @@ def _get_group(parent: Any, name: str) -> Any:
 
 
 def _read_values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return values of a group, without missing ones; `names` maps new names to keys."""
+    """Return values of a group, without missing ones; `names` are keys of the group by new name."""
     found = {}
     for name, key in names.items() if group is not None else ():
         dataset = group.get(key)

@@ -75,7 +75,10 @@ def check_links(file: Any) -> None:
 
 
 def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Raise ValueError if an HDF5 dataset has unsupported filters or too large chunks."""
+    """Raise ValueError if an HDF5 dataset has unsupported filters, or chunks that are too large.
+
+    `file_bytes` is the size of the file, which limits the size of a chunk.
+    """
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     for number in filters:
@@ -144,7 +147,10 @@ def _is_inflated_to(data: bytes, n_bytes: int) -> bool:
 
 
 def count_missing_chunks(dataset: Any) -> tuple[int, int]:
-    """Return the numbers of missing and of all chunks; a contiguous dataset is one chunk."""
+    """Return the number of missing chunks and the number of all chunks of an HDF5 dataset.
+
+    A contiguous dataset counts as one chunk.
+    """
     if not math.prod(dataset.shape):
         return 0, 0
     if dataset.chunks is None:

@@ -116,9 +116,9 @@ def fourier(plane: Plane) -> Plane:
 
 
 def wavelet(plane: Plane) -> Plane:
-    """Return the first level of the zero-padded wavelet transform (symlet of order 5).
+    """Return the first level of the zero-padded wavelet transform (symlet of order 5) as one plane.
 
-    The four parts form one plane: diagonal and horizontal details at the top, vertical details and
+    The diagonal and the horizontal details are at the top of the plane, the vertical details and
     the approximation at the bottom.
     """
     import pywt
@@ -141,9 +141,10 @@ def hue_plane(hue: NDArray[np.float32], saturation: NDArray[np.float32]) -> Plan
 def colour_plane(
     hue: NDArray[np.float32], saturation: NDArray[np.float32], value: NDArray[np.float32]
 ) -> Plane:
-    """Return the index, from 0 to 19, of the colour of each pixel; the planes are from 0 to 1.
+    """Return the index of the colour of each pixel, from 0 to 19.
 
-    The colours are 4 greys from dark to bright, and a dark and a bright colour of each of 8 hues.
+    `hue`, `saturation` and `value` are from 0 to 1. The colours are 4 greys from dark to bright,
+    and a dark and a bright colour of each of 8 hues.
     """
     grey = np.minimum(np.floor(value * _N_GREYS), _N_GREYS - 1)
     family = np.minimum(np.floor(hue * _N_HUES), _N_HUES - 1)

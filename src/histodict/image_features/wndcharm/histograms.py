@@ -42,9 +42,10 @@ def histogram(values: NDArray[Any], n_bins: int) -> NDArray[np.float64]:
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
     """Return mean, standard deviation, skewness and kurtosis.
 
-    The standard deviation is computed with n − 1; skewness and kurtosis are central moments divided
-    by powers of the variance, computed with n. The last three are 0 if all values are equal, and
-    for at most 2, 3 and 4 values, respectively.
+    The standard deviation is computed with n − 1 for n values. Skewness and kurtosis are central
+    moments divided by powers of the variance, computed with n. The standard deviation is 0 for n ≤
+    2, the skewness for n ≤ 3 and the kurtosis for n ≤ 4. If all values are equal, all three are 0;
+    without values, the mean is 0 too.
     """
     n = values.size
     if n == 0:
@@ -91,14 +92,14 @@ def _line_offsets(n: int) -> NDArray[np.int64]:
 
 
 def _lines(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Yield the rows at these offsets from the middle row; empty arrays for rows outside."""
+    """Yield the row at each of the offsets from the middle row; an empty array for rows outside."""
     n = len(plane)
     positions = n // 2 - 1 - offsets
     return (plane[position] if 0 <= position < n else plane[:0, 0] for position in positions)
 
 
 def _diagonals(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
-    """Yield the diagonals from upper left to lower right at these offsets."""
+    """Yield the diagonal from upper left to lower right at each offset from the main diagonal."""
     return (plane.diagonal(offset) for offset in offsets)
 
 
@@ -117,9 +118,9 @@ def intensity_statistics(plane: Plane) -> Entries:
 
 
 def gini(plane: Plane) -> Entries:
-    """Return the Gini coefficient of the positive values; 0 if they are equal or fewer than two.
+    """Return the Gini coefficient of the positive values; 0 if all are equal or fewer than two.
 
-    It is Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values in ascending order, i from 1.
+    It is Σ_i (2i − n − 1)·v_i / ((n − 1)·Σ v_i) over the n values v_i in ascending order, i from 1.
     """
     values = np.sort(plane[plane > 0], axis=None)
     n, total = len(values), values.sum()
@@ -128,7 +129,7 @@ def gini(plane: Plane) -> Entries:
 
 
 def multiscale_histograms(plane: Plane) -> Entries:
-    """Return histograms of 3, 5, 7 and 9 bins, divided by the largest count of all bins."""
+    """Return histograms of 3, 5, 7 and 9 bins, divided by the largest count of all of them."""
     histograms = {n_bins: histogram(plane, n_bins) for n_bins in _HISTOGRAMS}
     largest = max(h.max() for h in histograms.values())
     entries: Entries = {}

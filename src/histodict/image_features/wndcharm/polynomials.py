@@ -51,12 +51,12 @@ def chebyshev_coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
 
 
 def chebyshev_transform(plane: Plane) -> Plane:
-    """Return the Chebyshev coefficients; their number of orders is the shorter side of `plane`."""
+    """Return the Chebyshev coefficients, with as many orders as the shorter side has pixels."""
     return chebyshev_coefficients(plane, min(plane.shape))
 
 
 def chebyshev_statistics(plane: Plane) -> Entries:
-    """Return the histogram, of 32 bins, of the Chebyshev coefficients of orders below 20."""
+    """Return the 32-bin histogram of the Chebyshev coefficients of orders below 20."""
     low_orders = chebyshev_coefficients(plane, min(_N_ORDERS, *plane.shape))
     return named_entries("bin", histogram(low_orders, _N_BINS))
 
@@ -74,7 +74,7 @@ _MAX_ANGULAR_ORDER = 11
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
-    """Return the histogram, of 32 bins, of the moduli |a_nm| of Chebyshev–Fourier coefficients."""
+    """Return the 32-bin histogram of the moduli |a_nm| of the Chebyshev–Fourier coefficients."""
     return named_entries("bin", histogram(fourier_moduli(limit_size(plane)), _N_BINS))
 
 
@@ -120,8 +120,11 @@ def _ellipse_basis(
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], NDArray[np.float64]]:
     """Return the basis functions on the ellipse r < 1 that fits an image of this (height, width).
 
-    These are the flat indices of its pixels, and e^(−iφ) (n_inside,) and T_n(2r − 1)
-    (n_orders, n_inside; halved for n = 0) at these pixels.
+    Returns
+    -------
+    inside : (n_inside,), flat indices of the pixels in the ellipse
+    waves : (n_inside,), e^(−iφ) at these pixels
+    polynomials : (n_orders, n_inside), T_n(2r − 1) at these pixels; halved for n = 0
     """
     y, x = (np.linspace(-1, 1, side) for side in shape)
     r = np.hypot(x, y[:, None])
@@ -143,9 +146,9 @@ def radon_features(plane: Plane) -> Entries:
 
 
 def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
-    """Return the sums along parallel lines for the directions "0°", "45°", "90°" and "135°".
+    """Return the sums along parallel lines, by the direction perpendicular to the lines.
 
-    The directions are perpendicular to the lines; 0° is to the right.
+    The directions are "0°" (to the right), "45°", "90°" and "135°".
     """
     height, width = plane.shape
     half_width, half_height = width - 1 - (width - 1) // 2, height - 1 - (height - 1) // 2
@@ -172,10 +175,16 @@ def _distribute_sums(
     unit: float,
     max_position: int,
 ) -> NDArray[np.float64]:
-    """Distribute sums over lines at −max_position … max_position, and return the line sums.
+    """Distribute sums over lines that are a pixel apart, and return the sum of each line.
 
-    `positions` (n,) are those of the sums in units of `unit` pixels; lines are a pixel apart. Each
-    sum is divided into `points`, given as (offset, weight).
+    Parameters
+    ----------
+    positions : (n,), position of each sum, in multiples of `unit`
+    sums : (n,), sums to distribute
+    points : (offset, weight) of the points into which each sum is divided; offsets in multiples of
+        `unit`. The part of a point is shared between the two nearest lines
+    unit : length in pixels
+    max_position : the lines are at −max_position … max_position, in pixels
     """
     distributed = np.zeros(2 * max_position + 2)
     total = sum(weight for _, weight in points)
@@ -211,7 +220,7 @@ def zernike_moments(plane: Plane) -> Entries:
 
 
 def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
-    """Return the moments Σ f/r·x^p·y^q over the disc, (p, q) with p, q ≤ 16."""
+    """Return the moments Σ f/r·x^p·y^q over the disc, an array indexed by p and q, from 0 to 16."""
     total = plane.sum() or 1.0
     steps = [np.arange(1, side + 1) for side in plane.shape]
     centres = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
@@ -229,7 +238,8 @@ def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
 def _zernike_basis() -> NDArray[np.complex128]:
     """Return the coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ), (orders, p, q).
 
-    r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), and R_nm is r^m times a polynomial of r² = x² + y².
+    They follow from r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), as R_nm is r^m times a polynomial
+    of r² = x² + y².
     """
     coefficients = np.zeros((len(_ORDERS), _DEGREE + 2, _DEGREE + 2), np.complex128)
     for index, (n, m) in enumerate(_ORDERS):

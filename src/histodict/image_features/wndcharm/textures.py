@@ -43,10 +43,11 @@ _N_DISTANCES = 20
 
 
 def fractal_features(plane: Plane) -> Entries:
-    """Return the mean absolute difference of grey levels at 20 distances k; 0 if a plane has fewer.
+    """Return the mean absolute difference of grey levels at 20 distances k.
 
-    As in the original program, the sum of differences is divided by w(w − k) + h(h − k) for width w
-    and height h, which is the number of pairs only for square planes.
+    If a plane is too small for 20 distances, the missing features are 0. As in the original
+    program, the sum of differences is divided by w(w − k) + h(h − k) for width w and height h,
+    which is the number of pairs only for square planes.
     """
     reach = min(plane.shape) // 5
     distances = range(1, reach, max(1, reach // _N_DISTANCES))[:_N_DISTANCES]
@@ -71,10 +72,11 @@ _ANGLE = 3.14159265 / 2
 
 
 def gabor_textures(plane: Plane) -> Entries:
-    """Return the number of pixels with a response above Otsu's threshold, for each frequency.
+    """Return the relative number of pixels with a strong response, for each frequency.
 
-    It is divided by the number of pixels whose response to a low frequency is above 0.4 of the
-    maximum; without such pixels the result is 0.
+    It is the number of pixels with a response above Otsu's threshold, divided by the number of
+    pixels whose response to a low frequency is above 0.4 of the maximum of this response. Without
+    pixels of the latter kind, the result is 0.
     """
     reference, *responses = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
     n_reference = int((reference > 0.4 * reference.max()).sum())
@@ -87,7 +89,10 @@ def gabor_textures(plane: Plane) -> Entries:
 
 
 def _responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
-    """Yield the modulus of the response to each filter over its maximum; zeros pad the plane."""
+    """Yield the modulus of the response to each filter, divided by its maximum.
+
+    The plane is padded with zeros. A response that is 0 everywhere is not divided.
+    """
     height, width = plane.shape
     shape = [fft.next_fast_len(side + _SIDE - 1) for side in plane.shape]
     spectrum, start = fft.fft2(plane, shape), _SIDE // 2
@@ -247,17 +252,23 @@ def haralick_statistics(p: Fractions) -> dict[str, float]:
 
 
 def _sum_by_index(indices: NDArray[np.intp], p: Fractions) -> Fractions:
-    """Return the sum of the frequencies p with each index; indices and p have the same shape."""
+    """Return the sum of the frequencies p with each index, (n_indices,).
+
+    `indices` and p have the same shape.
+    """
     return np.bincount(indices.ravel(), p.ravel()).astype(np.float64)
 
 
 def _entropy(p: Fractions, other: Fractions | None = None) -> float:
-    """Return the entropy −Σ p·log₂ p, or the cross-entropy −Σ p·log₂ other."""
+    """Return the entropy −Σ p·log₂ p, or with `other` the cross-entropy −Σ p·log₂ other."""
     return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
 
 
 def _information_correlation(nats: float) -> float:
-    """Return √|1 − exp(−2·nats)|, the second information measure of correlation."""
+    """Return √|1 − exp(−2·nats)|, the second information measure of correlation.
+
+    `nats` is the mutual information; `haralick_statistics` passes a value in bits (log₂).
+    """
     return abs(1 - np.exp(-2.0 * nats)) ** 0.5
 
 
@@ -290,10 +301,12 @@ def dark_objects(plane: Plane) -> Entries:
 
 
 def object_statistics(mask: NDArray[np.bool_]) -> Entries:
-    """Return number, areas, centre, distances from it and Euler number of the objects of a mask.
+    """Return statistics of the objects of a mask.
 
-    Pixels that touch, including corners, form one object. The coordinates of the centre count
-    pixels from 1. Without objects all statistics are 0.
+    They are the number of objects, their areas, the centre of all their pixels, the distances of
+    the objects' centres from it, and the Euler number. Pixels that touch, including corners, form
+    one object. The coordinates of the centre count pixels from 1. Without objects all statistics
+    are 0.
     """
     from skimage.measure import label
 
@@ -328,7 +341,10 @@ def euler_number(mask: NDArray[np.bool_]) -> int:
 
 
 def _summarize_objects(name: str, values: NDArray[Any]) -> Entries:
-    """Return a ten-bin histogram, maximum, mean, upper median, minimum and variance."""
+    """Return a ten-bin histogram, maximum, mean, upper median, minimum and variance of the values.
+
+    The names of the entries start with `name`.
+    """
     ordered = np.sort(values) if values.size else np.zeros(1)
     # The original program has no histogram of equal areas.
     is_empty = name == "area" and np.ptp(ordered) == 0
@@ -355,7 +371,11 @@ _MIN_SLOPE = 1e-4
 
 
 def tamura_textures(plane: Plane) -> Entries:
-    """Return a three-bin histogram of coarseness, contrast, directionality and mean coarseness."""
+    """Return Tamura's textures.
+
+    They are a three-bin histogram of the coarseness scales, the contrast, the directionality and
+    the mean coarseness.
+    """
     maximum = plane.max()
     unit = (plane - plane.min()) / (maximum if maximum else 1.0)
     scales = coarsest_scales(unit)
@@ -442,9 +462,10 @@ def _lengths_inside(n: int, half: int) -> NDArray[np.float64]:
 
 
 def _opposite_windows(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
-    """Return regions of pixels, and of centres of the two adjacent windows to compare there.
+    """Return regions of pixels, and of the centres of the two adjacent windows to compare there.
 
-    One triple is for windows to the left and right, one for windows above and below, if they fit.
+    The windows of the first triple are to the left and right of a pixel, those of the second triple
+    above and below it. A triple is omitted if its windows do not fit.
     """
     (height, width), all_indices = shape, slice(None)
     slices = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)

@@ -13,13 +13,15 @@ _ATOMS_PER_BLOCK = 32
 def sweep(D, E, F):
     """Update all atoms once, in place, from E = Σ w·sᵀy (k, d) and F = Σ w·sᵀs (k, k).
 
-    Each atom is replaced by the unit vector that, with the other atoms fixed, minimises
+    Each atom d_j is replaced by the unit vector that, with the other atoms fixed, minimises
 
         −2·tr(E Dᵀ) + tr(F D Dᵀ)
 
-    which is d_j ∝ u_j = e_j − Σ_{i≠j} F_ji d_i. An atom with u_j = 0 (an unused one) is not
-    changed. The DFDL paper adds a multiple of the identity to F to make it positive semidefinite.
-    This changes neither u_j nor the minimiser on unit vectors, so it is not done here.
+    This is u_j/‖u_j‖ with u_j = e_j − Σ_{i≠j} F_ji d_i, where e_j is row j of E. An atom with
+    u_j = 0 (an unused atom) is not changed.
+
+    The DFDL paper adds a multiple of the identity to F to make it positive semidefinite. This
+    changes neither u_j nor the minimiser on unit vectors, so it is not done here.
     """
     for start in range(0, D.shape[0], _ATOMS_PER_BLOCK):
         block = slice(start, start + _ATOMS_PER_BLOCK)
@@ -35,9 +37,9 @@ def sweep(D, E, F):
 def _update_block(D, U, F, start):
     """Update the atoms of a block from index `start` on, one after the other, in place.
 
-    D are the atoms of the block, F the statistics between them, and U = e_j − (FD)_j, which is kept
-    up to date. The update stops at the first atom whose squares overflow or lose precision. Return
-    the index of this atom, or the number of atoms in the block.
+    D are the atoms of the block and F the statistics between them. Row j of U is e_j − (FD)_j and
+    is kept up to date. The update stops at the first atom whose squares overflow or lose precision.
+    Return the index of this atom, or the number of atoms in the block if there is none.
     """
     n_atoms, d = D.shape
     change = np.empty(d, D.dtype)
@@ -98,9 +100,9 @@ def _update_atom_safely(D, U, F, j):
 
 @jit(fastmath=True)
 def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
-    """Store the residual norm of each sample with the atoms of class i only in norms[row, i].
+    """Store in norms[i, c] the residual norm of sample i with the atoms of class c only.
 
-    `atom_classes` are the class indices of the atoms D, and `indptr`, `indices` and `codes` the
+    `atom_classes` are the class indices of the atoms D. `indptr`, `indices` and `codes` are the
     codes of the samples Y as in a CSR matrix.
     """
     d = Y.shape[1]
@@ -123,7 +125,7 @@ def residual_norms(Y, D, atom_classes, indptr, indices, codes, norms):
 
 @jit(fastmath=True)
 def squared_norms(Y, norms):
-    """Store ‖y‖² of each row of Y in norms[row], summed in double precision."""
+    """Store the squared norm of each row of Y in `norms`, summed in double precision."""
     for row in range(Y.shape[0]):
         total = 0.0
         for f in range(Y.shape[1]):
@@ -180,7 +182,7 @@ def accumulate(Y, weights, indptr, indices, codes, W, E, F):
 
 @jit()
 def accumulate_products(indptr, indices, codes, F):
-    """Add a triangle of Σ sᵀs of a block to F (k, k), as in `accumulate`."""
+    """Add a triangle of Σ sᵀs over the codes s of a block to F (k, k), as in `accumulate`."""
     for row in range(len(indptr) - 1):
         for a in range(indptr[row], indptr[row + 1]):
             F_row = F[indices[a]]

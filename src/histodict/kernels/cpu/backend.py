@@ -70,12 +70,12 @@ def is_finite(Y: NDArray) -> bool:
 
 
 def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return an array of zeros in double precision."""
+    """Return an array of zeros of this shape in double precision."""
     return np.zeros(shape)
 
 
 def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
-    """Return the aligned Gram matrix of the atoms D, rows padded to n_tiles SIMD vectors."""
+    """Return the aligned Gram matrix of the atoms D, with rows padded to n_tiles SIMD vectors."""
     W = simd.width(D.dtype)
     buffer = np.zeros(len(D) * n_tiles * W + W, D.dtype)
     G = simd.aligned(buffer, W).reshape(len(D), n_tiles * W)
@@ -239,7 +239,7 @@ class LassoCoder:
         self._G = _padded_gram(D, -(-len(D) // simd.width(D.dtype)) | 1)
 
     def code(self, Y: NDArray) -> tuple[csr_array, int]:
-        """Return the codes (n, n_atoms) of the samples Y and how many did not converge."""
+        """Return the codes (n, n_atoms) of the samples Y, and the number of unconverged samples."""
         buffer = _CodeBuffer(len(Y), min(self._D.shape) + 1, Y.dtype)
         yy = _squared_norms(Y)
         check_range("Y", yy, Y.dtype, max_factor=self._max_norm)
@@ -261,7 +261,7 @@ class LassoCoder:
     def residuals(
         self, Y: NDArray, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
+        """Return residual norms by class (n, n_classes), and the number of unconverged samples."""
         S, n_unfinished = self.code(Y)
         return class_residuals(self._D, Y, S, atom_classes, n_classes), n_unfinished
 
@@ -290,7 +290,7 @@ def encode_and_accumulate(
     labels : (n,), class index of each sample
     own_label : class index of the dictionary
     class_weights : (n_classes,), weight of the samples of each class
-    n_worst : number of samples of the class with the largest residuals to store
+    n_worst : number of samples to store: those of the class with the largest residuals
     with_own_class : whether to compute `SufficientStatistics.F_own_class`
     """
     S, errors = coder.code_with_errors(Y)

@@ -47,7 +47,9 @@ def pursue(B, G, tols, order_recursive, n_nonzero, W, indptr, indices, codes, sq
     B : (n_channels, n, k), products ⟨y_c, d_cj⟩ of n samples and k atoms
     G : (n_channels, k, k_padded), Gram matrices, rows padded with zeros to multiples of W
     tols : (n,), squared residuals at which a sample is finished
-    order_recursive : whether to select by Σ_c c²/n; otherwise by Σ_c c²
+    order_recursive : whether to select the atom with the largest Σ ⟨r, d⟩²/p over the channels,
+        where r is the residual and p the squared norm of atom d outside the span of the selected
+        atoms; otherwise the atom with the largest Σ ⟨r, d⟩²
     n_nonzero : maximum number of atoms per sample
     W : number of elements of a SIMD vector
     indptr, indices : output, the support as in a CSR matrix, in the order of selection
@@ -112,22 +114,25 @@ def _reset(B, row, c, n):
 
 
 @jit()
-def _score_tile(c, n, scores, t, min_n, W):
-    """Store Σ_c c²/max(n, min_n) of the atoms of tile t; return the largest as a bit pattern."""
-    min_n_vector = splat(c, min_n)
+def _score_tile(c, n, scores, t, min_squared_norm, W):
+    """Store Σ_c c²/max(n, min_squared_norm) of the atoms of tile t in `scores`.
+
+    Return the bit pattern of the largest of these scores.
+    """
+    min_squared_norms = splat(c, min_squared_norm)
     ct = load(c, t * W)
-    total = divide(multiply(ct, ct), maximum(load(n, t * W), min_n_vector))
+    total = divide(multiply(ct, ct), maximum(load(n, t * W), min_squared_norms))
     for channel in range(1, c.shape[0]):
         offset = channel * c.shape[1] + t * W
         ct = load(c, offset)
-        total = add(total, divide(multiply(ct, ct), maximum(load(n, offset), min_n_vector)))
+        total = add(total, divide(multiply(ct, ct), maximum(load(n, offset), min_squared_norms)))
     store(scores, t * W, total)
     return reduce_max(bits(total))
 
 
 @jit()
 def _best_atom(scores, tile_bounds, W):
-    """Return the index of the atom with the largest score, the first of equal ones."""
+    """Return the index of the (first) atom with the largest score."""
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
         if tile_bounds[t] > tile_bounds[tile]:
@@ -164,7 +169,9 @@ def _project(G, V, R, c, n, s, size, min_pivot, W):
 
 
 @jit()
-def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, min_n, n_factor, W):
+def _orthogonalise(
+    G, V, R, alphas, c, n, scores, tile_bounds, s, size, min_squared_norm, n_factor, W
+):
     """Append a basis vector to V for the selected atom s, and update c, n and the scores.
 
     `size` is the number of atoms selected before; n is not updated if `n_factor` is 0.
@@ -184,7 +191,7 @@ def _orthogonalise(G, V, R, alphas, c, n, scores, tile_bounds, s, size, min_n, n
             step = splat(c, alphas[channel, size])
             store(c, offset, subtract_product(load(c, offset), step, v))
             store(n, offset, subtract_product(load(n, offset), multiply(v, n_factor_vector), v))
-        tile_bounds[t] = _score_tile(c, n, scores, t, min_n, W)
+        tile_bounds[t] = _score_tile(c, n, scores, t, min_squared_norm, W)
 
 
 @jit()

@@ -113,7 +113,7 @@ def solve(B, yy, G, penalty, tol, lane_bits, indptr, indices, codes):
 
 @jit()
 def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
-    """Compute c = b − sG over all atoms, and the largest |c| + mask of each tile."""
+    """Store b − sG of all atoms in c, and the largest |c| + mask of each tile in `tile_bounds`."""
     flat = G.reshape(-1)
     stride = G.shape[1]
     for t in range(tile_bounds.shape[0]):
@@ -126,7 +126,7 @@ def _correlate(b, G, active, s, m, mask, c, tile_bounds, W):
 
 @jit()
 def _most_correlated_atom(c, mask, tile_bounds, lane_bits):
-    """Return the index of the atom with the largest |c| + mask, the first of equal ones."""
+    """Return the index of the (first) atom with the largest |c| + mask."""
     W = lane_bits.shape[0]
     tile = 0
     for t in range(1, tile_bounds.shape[0]):
@@ -190,11 +190,12 @@ def _activate_several(
 
 @jit()
 def _activate(j, sign, m, active, signs, s, target, C, G, mask):
-    """Add atom j with coefficient 0; return the new m and whether the atom was added.
+    """Add atom j to the active atoms; return the new m and whether the atom was added.
 
-    An atom in the span of the active atoms would make their Gram matrix singular. Moving weight to
-    it along the linear dependence changes the penalty only; weight is moved until the coefficient
-    of an active atom is 0, and this atom is removed. If there is none, atom j is not added.
+    The coefficient of atom j is 0, unless it is in the span of the active atoms. Such an atom would
+    make their Gram matrix singular. Moving weight to it along the linear dependence changes only
+    the penalty. Weight is moved until the coefficient of an active atom is 0, and this active atom
+    is removed. If no coefficient becomes 0, atom j is not added.
     """
     start = 0.0
     while True:
@@ -231,7 +232,9 @@ def _activate(j, sign, m, active, signs, s, target, C, G, mask):
 
 @jit()
 def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
-    """Minimise over the active atoms with fixed signs, remove atoms at 0, and return the new m.
+    """Minimise over the active atoms with fixed signs, and return the new m.
+
+    Atoms whose coefficient becomes 0 are removed.
 
     The first `unchanged` entries of z = C⁻¹(b − λ·signs) are valid from the last call.
     """
@@ -263,7 +266,10 @@ def _descend(b, penalty, m, unchanged, active, signs, s, z, target, C, mask):
 
 @jit()
 def _back_substitute(C, m, x):
-    """Replace x by C⁻ᵀx for the first m rows and columns of the lower triangle C."""
+    """Replace the first m entries x by C⁻ᵀx, with C limited to the first m rows and columns.
+
+    C is lower triangular.
+    """
     for i in range(m - 1, -1, -1):
         x[i] /= C[i, i]
         for q in range(i):

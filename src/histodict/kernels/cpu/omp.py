@@ -54,7 +54,9 @@ def pursue(
     B : (n, k), products ⟨y, d_j⟩ of n samples and k atoms
     G : flat Gram matrix, rows padded with zeros to multiples of 2·W
     tols : (n,), squared residuals at which a sample is finished
-    order_recursive : whether to select by c²/n; otherwise by c²/‖d‖²
+    order_recursive : whether to select the atom with the largest ⟨r, d⟩²/p, where r is the residual
+        and p the squared norm of atom d outside the span of the selected atoms; otherwise the atom
+        with the largest ⟨r, d⟩²/‖d‖²
     W : number of elements of a SIMD vector
     scores : scratch memory, integers as wide as the elements of B, as many as in a row of G
     n_nonzero : maximum number of atoms per sample
@@ -68,8 +70,8 @@ def pursue(
     epsilon = np.finfo(B.dtype).eps
     # An atom with a smaller norm² outside the span would add rounding errors to the basis.
     min_pivot = np.sqrt(epsilon)
-    min_n = np.full(1, min_pivot, B.dtype)
-    min_n_vector = splat(G, min_pivot)
+    min_squared_norm = np.full(1, min_pivot, B.dtype)
+    min_squared_norms = splat(G, min_pivot)
     n_factor = splat(G, order_recursive)
     # The approximate logarithm has an error of ±0.0861; two scores may differ by twice that.
     tolerance = np.int64(0.173 / epsilon)
@@ -87,13 +89,13 @@ def pursue(
         for j in range(k_padded):
             n[j] = 1
         for t in range(n_tiles):
-            _score_tile(c, n, scores, t, min_n_vector, W)
+            _score_tile(c, n, scores, t, min_squared_norms, W)
         remaining = np.float64(squared_residuals[row])
         noise = remaining * max(epsilon, 1e-12)  # a smaller decrease may be rounding
 
         size = np.int64(0)
         while size < L and remaining > tols[row]:
-            s = _best_atom(c, n, scores, tolerance, min_n[0], W)
+            s = _best_atom(c, n, scores, tolerance, min_squared_norm[0], W)
             if np.float64(c[s]) ** 2 <= noise * n[s]:
                 break
             pivot = G[s * k_padded + s]
@@ -104,7 +106,7 @@ def pursue(
             if pivot <= min_pivot:  # already in the span: exclude it
                 c[s] = 0
                 n[s] = 1
-                _score_tile(c, n, scores, s // W, min_n_vector, W)
+                _score_tile(c, n, scores, s // W, min_squared_norms, W)
                 continue
             nu = np.sqrt(pivot)
             R[size, size] = nu
@@ -115,12 +117,13 @@ def pursue(
             size += 1
             if size == L or remaining <= tols[row]:
                 break
+            last = size - 1
             _orthogonalise(
-                G, V, R[size - 1], c, n, scores, s, size - 1, alpha, nu, min_n_vector, n_factor, W
+                G, V, R[last], c, n, scores, s, last, alpha, nu, min_squared_norms, n_factor, W
             )
             c[s] = 0  # exact zeros instead of rounding
             n[s] = 1
-            _score_tile(c, n, scores, s // W, min_n_vector, W)
+            _score_tile(c, n, scores, s // W, min_squared_norms, W)
 
         squared_residuals[row] = max(remaining, 0.0)
         for i in range(size - 1, -1, -1):
@@ -135,15 +138,20 @@ def pursue(
 
 
 @jit()
-def _score_tile(c, n, scores, t, min_n_vector, W):
-    """Store log2(c²/max(n, min_n_vector)) ± 0.0861 of tile t in `scores`, as `simd.bits`."""
+def _score_tile(c, n, scores, t, min_squared_norms, W):
+    """Store the bit patterns of c²/max(n, min_squared_norms) of tile t in `scores`.
+
+    They approximate the base-2 logarithm with an error of at most ±0.0861; see `simd.bits`.
+    """
     ct = load(c, t * W)
-    nt = maximum(load(n, t * W), min_n_vector)
+    nt = maximum(load(n, t * W), min_squared_norms)
     store(scores, t * W, subtract_integers(bits(multiply(ct, ct)), bits(nt)))
 
 
 @jit()
-def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, min_n_vector, n_factor, W):
+def _orthogonalise(
+    G, V, coefficients, c, n, scores, s, size, alpha, nu, min_squared_norms, n_factor, W
+):
     """Append v_l to V and update c, n and the scores after the selection of atom s.
 
     `coefficients` are the v_i[s] of the `size` atoms selected before; `n_factor` is 1 to update n,
@@ -170,15 +178,15 @@ def _orthogonalise(G, V, coefficients, c, n, scores, s, size, alpha, nu, min_n_v
         store(V, base + stride + size * W, w)
         store(c, t * W, subtract_product(load(c, t * W), step, v))
         store(n, t * W, subtract_product(load(n, t * W), multiply(v, n_factor), v))
-        _score_tile(c, n, scores, t, min_n_vector, W)
+        _score_tile(c, n, scores, t, min_squared_norms, W)
         store(c, t * W + W, subtract_product(load(c, t * W + W), step, w))
         store(n, t * W + W, subtract_product(load(n, t * W + W), multiply(w, n_factor), w))
-        _score_tile(c, n, scores, t + 1, min_n_vector, W)
+        _score_tile(c, n, scores, t + 1, min_squared_norms, W)
 
 
 @jit()
-def _best_atom(c, n, scores, tolerance, min_n, W):
-    """Return the index of the atom with the largest c²/max(n, min_n), the first of equal ones.
+def _best_atom(c, n, scores, tolerance, min_squared_norm, W):
+    """Return the index of the (first) atom with the largest c²/max(n, min_squared_norm).
 
     Only atoms whose approximate score is within `tolerance` of the maximum are compared exactly.
     """
@@ -188,14 +196,14 @@ def _best_atom(c, n, scores, tolerance, min_n, W):
         top = maximum_integers(top, load(scores, t * W))
     bound = reduce_max(top) - tolerance
     best = 0
-    best_score = c[0] * c[0] / max(n[0], min_n)
+    best_score = c[0] * c[0] / max(n[0], min_squared_norm)
     for t in range(0, n_tiles, 2):
         candidates = mask_ge(load(scores, t * W), bound)
         candidates |= mask_ge(load(scores, t * W + W), bound) << W
         while candidates:
             j = t * W + count_trailing_zeros(candidates)
             candidates &= candidates - 1
-            score = c[j] * c[j] / max(n[j], min_n)
+            score = c[j] * c[j] / max(n[j], min_squared_norm)
             if score > best_score:
                 best_score = score
                 best = j

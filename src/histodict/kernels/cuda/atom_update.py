@@ -21,7 +21,8 @@ _MAX_ATOMS = 64
 def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
     """Update all atoms once, in place, from E (k, d) and F (k, k).
 
-    Atom j becomes u_j/‖u_j‖ with u_j = e_j − Σ_{i≠j} F_ji d_i; it is not changed if u_j = 0.
+    Atom d_j becomes u_j/‖u_j‖ with u_j = e_j − Σ_{i≠j} F_ji d_i, where e_j is row j of E.
+    It is not changed if u_j = 0.
     """
     k, d = D.shape
     width = triton.next_power_of_2(d)

@@ -107,7 +107,10 @@ def zeros(shape: tuple[int, ...]) -> Tensor:
 
 
 def _padded(D: NDArray | Tensor) -> Tensor:
-    """Append zero atoms to a multiple of 16, so that rows of products are aligned to 64 bytes."""
+    """Return atoms D with zero atoms appended, so that their number is a multiple of 16.
+
+    Rows of products with the atoms are then aligned to 64 bytes.
+    """
     return torch.nn.functional.pad(to_device(D), (0, 0, 0, -len(D) % 16))
 
 
@@ -140,9 +143,14 @@ class OMPCoder:
             return to_csr(selected, codes, is_valid, self._n_atoms), errors.cpu().numpy()
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return atom indices, codes, a mask of used slots (n, L each), and squared residuals (n,).
+        """Return codes as tensors on the device, where L is `n_nonzero`.
 
-        All are tensors on the device; L is `n_nonzero`.
+        Returns
+        -------
+        atoms : (n, L), indices of the atoms of each code
+        codes : (n, L), coefficients of these atoms
+        is_valid : (n, L), mask of the slots that are used
+        squared_residuals : (n,)
         """
         sample_norms = row_norms(Y)
         check_norms("Y", sample_norms, Y.dtype)
@@ -187,7 +195,10 @@ class JointCoder:
             self._G = self._D @ self._D.mT
 
     def code(self, Y: NDArray | Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Encode samples Y (n_channels, n, n_features); see the coder of the CPU backend."""
+        """Encode samples Y (n_channels, n, n_features).
+
+        Return the codes (n, k) of each channel, and squared residuals (n,) over all channels.
+        """
         with device_context():
             parts = [self._code_rows(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
         codes, errors = zip(*parts, strict=True)
@@ -233,15 +244,16 @@ class LassoCoder:
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
-        """Return the codes (n, n_atoms) of the samples Y and how many did not converge."""
+        """Return the codes (n, n_atoms) of the samples Y, and the number of unconverged samples."""
         with device_context():
             atoms, codes, n_missed = self.code_on_device(to_device(Y))
             return to_csr(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def code_on_device(self, Y: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Return atom indices and codes (n, n_slots each), and how many did not converge.
+        """Return atom indices and codes (n, n_slots each), and the number of unconverged samples.
 
-        Free slots contain −1. The largest code determines n_slots, rounded up.
+        The index of a free slot is −1. n_slots is the number of atoms of the largest code, rounded
+        up.
         """
         norms = row_norms(Y)
         check_norms("Y", norms, Y.dtype, max_factor=self._max_norm)
@@ -255,14 +267,14 @@ class LassoCoder:
         return S, row_norms(torch.addmm(Y, S, self._D[: self._n_atoms], alpha=-1)) ** 2
 
     def solve_dense(self, Y: Tensor) -> tuple[Tensor, int]:
-        """Return codes (n, n_atoms) as a tensor on the device, and how many did not converge."""
+        """Return codes (n, n_atoms) on the device, and the number of unconverged samples."""
         atoms, codes, n_missed = self.code_on_device(Y)
         return table_to_dense(atoms, codes, atoms >= 0, self._n_atoms), n_missed
 
     def residuals(
         self, Y: NDArray | Tensor, atom_classes: NDArray, n_classes: int
     ) -> tuple[NDArray[np.float64], int]:
-        """Return residual norms by class (n, n_classes), and how many samples did not converge."""
+        """Return residual norms by class (n, n_classes), and the number of unconverged samples."""
         with device_context():
             Y = to_device(Y)
             S, n_missed = self.solve_dense(Y)
@@ -281,7 +293,7 @@ def encode_and_accumulate(
 ) -> SufficientStatistics:
     """Encode the samples of a block and return their sufficient statistics on the device.
 
-    For the parameters see `kernels.cpu.backend.encode_and_accumulate`.
+    The parameters are those of `kernels.cpu.backend.encode_and_accumulate`.
     """
     with device_context():
         Y = to_device(Y)
@@ -295,9 +307,9 @@ def encode_and_accumulate(
 def replace_unused_atoms(
     D: NDArray | Tensor, usage_counts: NDArray | Tensor, candidates: NDArray | Tensor
 ) -> NDArray | Tensor:
-    """Return new atoms as an array or a tensor, as D is.
+    """Return D with unused and duplicate atoms replaced: an array if D is an array, else a tensor.
 
-    For the parameters see `kernels.sufficient_statistics.replace_unused_atoms`.
+    The parameters are those of `kernels.sufficient_statistics.replace_unused_atoms`.
     """
     if not isinstance(D, Tensor):
         return host_statistics.replace_unused_atoms(D, _fetch(usage_counts), _fetch(candidates))
@@ -322,7 +334,7 @@ def update_atoms(
 ) -> NDArray | Tensor:
     """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, as `kernels.cpu.backend`.
 
-    Return an array or a tensor, as D is.
+    Return the new atoms, as an array if D is an array, else as a tensor.
     """
     with device_context():
         initial = to_device(D)
@@ -347,9 +359,10 @@ def update_atoms(
 
 
 def _overflow_safe_scale(E: Tensor, F: Tensor) -> float | None:
-    """Return a power of two, mostly 1, by which to multiply E and F so that no square overflows.
+    """Return a power of two by which to multiply E and F so that no square overflows.
 
-    It does not change the minimiser, bit for bit. Return None if E or F is not finite.
+    It is 1 for most data, and does not change the minimiser, bit for bit. Return None if E or F is
+    not finite.
     """
     largest = float(torch.maximum(E.abs().max(), F.abs().max()))
     if not np.isfinite(largest):

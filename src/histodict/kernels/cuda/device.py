@@ -35,7 +35,7 @@ def row_norms(Y: Tensor) -> Tensor:
 
 
 def check_norms(name: str, norms: Tensor, dtype: torch.dtype, max_factor: float = 1.0) -> None:
-    """Raise ValueError if rows with these norms would overflow, as `input_checks.check_range`."""
+    """Raise ValueError if results for rows of these norms would overflow; see `check_range`."""
     largest = np.array([norms.max().item() if norms.numel() else 0.0])
     with np.errstate(over="ignore"):
         squares = largest**2
@@ -53,17 +53,20 @@ def as_divisors(norms: Tensor) -> Tensor:
 
 
 def codes_from_basis(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
-    """Compute the codes of the selected atoms from coefficients in their orthonormal basis.
+    """Return the codes of the selected atoms, from coefficients in their orthonormal basis.
 
-    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Samples were divided by `sample_norms`
-    (n,), and selected atoms by `atom_norms` (n, n_slots).
+    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Before, samples were divided by
+    `sample_norms` (n,), and selected atoms by `atom_norms` (n, n_slots).
     """
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)
 
 
 def valid_entries(selected: Tensor, sizes: Tensor) -> Tensor:
-    """Return the mask of a table `selected` (n, n_slots) with sizes[i] atoms in row i."""
+    """Return the mask (n, n_slots) of the used slots of a table: the first sizes[i] slots of row i.
+
+    `selected` (n, n_slots) are the atom indices of the table.
+    """
     return torch.arange(selected.shape[1], device=selected.device) < sizes[:, None]
 
 
@@ -182,7 +185,7 @@ def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) 
 
 
 def _copy_staged(X: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copy X to the device in chunks, through pinned memory that PyTorch reuses.
+    """Return a copy of X on the device, made in chunks through pinned memory that PyTorch reuses.
 
     The host fills the memory of one chunk while another is copied.
     """
@@ -325,7 +328,10 @@ def _symmetrize(F: Tensor) -> Tensor:
 
 
 def replace_unused_atoms(D: Tensor, usage_counts: Tensor, candidates: Tensor) -> Tensor:
-    """Return new atoms, as `sufficient_statistics.replace_unused_atoms`."""
+    """Return D with unused and duplicate atoms replaced by candidate samples.
+
+    The parameters are those of `kernels.sufficient_statistics.replace_unused_atoms`.
+    """
     replaceable = torch.nonzero((usage_counts == 0) | _duplicate_atoms(D))[:, 0]
     if len(replaceable) == 0 or len(candidates) == 0:
         return D

@@ -22,13 +22,15 @@ def pursue(
     squared_norms : (n,), squared norms of the samples over all channels
     tols : (n,), squared residuals at which a sample is finished
     n_nonzero : maximum number of atoms per sample (L)
-    order_recursive : whether to select by Σ_c c²/outside; otherwise by Σ_c c²
+    order_recursive : whether to select the atom with the largest Σ ⟨r, d⟩²/p over the channels,
+        where r is the residual and p the squared norm of atom d outside the span of the selected
+        atoms; otherwise the atom with the largest Σ ⟨r, d⟩²
 
     Returns
     -------
     selected, sizes, remaining : (n, L), (n,) and (n,), as in `kernels.cuda.omp.pursue`
-    alphas, R : (n_channels, n, L) and (n_channels, n, L, L). In a channel in which an atom depends
-        on atoms selected before, its α is 0
+    alphas, R : (n_channels, n, L) and (n_channels, n, L, L). If an atom depends on the
+        atoms selected before in a channel, its entry of alphas is 0 there
     """
     n_channels, n_rows, k = B.shape
     epsilon = torch.finfo(B.dtype).eps

@@ -39,7 +39,10 @@ def copy_to_scratch(x, scratch):
 
 @triton.jit
 def times_inverse(x, H, scratch, used, top, CHUNK: tl.constexpr):
-    """Return x·H for x that is 0 in free slots, with 0 there; `used` masks the other slots."""
+    """Return the product x·H over all slots, with 0 in free slots.
+
+    x is 0 in free slots, and `used` is the mask of the other slots.
+    """
     slot = tl.arange(0, x.shape[0])
     copy_to_scratch(x, scratch)
     total = x * 0
@@ -54,7 +57,7 @@ def times_inverse(x, H, scratch, used, top, CHUNK: tl.constexpr):
 
 @triton.jit
 def add_outer(u, factor, new_row, H, scratch, top, CHUNK: tl.constexpr):
-    """Add factor·uᵀu to H, after setting its row and column `new_row` to 0 (−1: none)."""
+    """Set row and column `new_row` of H to 0 (none for −1), then add factor·uᵀu to H."""
     slot = tl.arange(0, u.shape[0])
     copy_to_scratch(u, scratch)
     for start in range(0, top, CHUNK):
@@ -114,7 +117,11 @@ def solve(
 def _solve_with(
     n_slots: int, B: Tensor, yy: Tensor, G: Tensor, penalty: float, tol: float, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Encode with n_slots slots; status is 0 if converged, 1 if not, _FULL if they are too few."""
+    """Return atoms and coefficients as `solve`, with `n_slots` slots per sample, and the status.
+
+    The status (n,) is 0 for a sample that converged, 1 for one that did not, and _FULL for one
+    whose code needs more slots.
+    """
     n_rows, k = B.shape
     width = triton.next_power_of_2(k)
     n_warps = max(1, min(_MAX_WARPS, width // _ATOMS_PER_WARP))
@@ -152,7 +159,7 @@ def _solve_with(
 
 @triton.jit
 def _larger_correlation(size, atom, c, other_size, other_atom, other_c):
-    """Return (size, atom, c) of the larger size |c|; among equal ones that of the first atom."""
+    """Return (size, atom, c) of the atom with the larger |c|; of the first if both are equal."""
     keep = (size > other_size) | ((size == other_size) & (atom < other_atom))
     return (
         tl.where(keep, size, other_size),
@@ -240,7 +247,7 @@ def _solve(
                 tl.store(s_out + row * SLOTS + slot, s)
                 tl.debug_barrier()
                 offset = row * SLOTS
-                c = b - _fit(G, k, atoms_out + offset, s_out + offset, top, ATOMS)
+                c = b - _times_gram(G, k, atoms_out + offset, s_out + offset, top, ATOMS)
             else:
                 # Include the excluded atoms. Either gap is valid: this one, or that of the CPU
                 # kernel, which assumes that the slopes of active atoms are λ.
@@ -268,11 +275,13 @@ def _relative_gap(y_r, s_c, l1, max_correlation, penalty):
 
 @triton.jit
 def _activate(j, c_j, G, k, min_pivot, H, scratch, active, signs, s, state, top, CHUNK):
-    """Add atom j, whose correlation is c_j, with coefficient 0, or exclude it.
+    """Add atom j, whose correlation is c_j, to the active atoms, or exclude it.
 
-    An atom in the span of the active atoms would make their Gram matrix singular. Moving weight to
-    it along the linear dependence changes the penalty only; weight is moved until the coefficient
-    of an active atom is 0, and this atom is removed. If there is none, atom j is excluded.
+    The coefficient of atom j is 0, unless it is in the span of the active atoms. Such an atom would
+    make their Gram matrix singular. Moving weight to it along the linear dependence changes only
+    the penalty. Weight is moved until the coefficient of an active atom is 0, and this active atom
+    is removed. If no coefficient becomes 0, atom j is excluded. Return the new active, signs, s,
+    state and top.
     """
     atom = tl.arange(0, state.shape[0])
     slot = tl.arange(0, active.shape[0])
@@ -310,7 +319,10 @@ def _activate(j, c_j, G, k, min_pivot, H, scratch, active, signs, s, state, top,
 
 @triton.jit
 def _descend(penalty, slopes, H, scratch, active, signs, s, state, top, CHUNK):
-    """Minimise over the active atoms with fixed signs, and remove atoms whose coefficient is 0."""
+    """Minimise over the active atoms with fixed signs; return the new active, s and state.
+
+    Atoms whose coefficient becomes 0 are removed.
+    """
     slot = tl.arange(0, active.shape[0])
     used = active >= 0
     c_active = tl.load(slopes + active, mask=used, other=0.0).to(tl.float64)
@@ -336,7 +348,7 @@ def _descend(penalty, slopes, H, scratch, active, signs, s, state, top, CHUNK):
 
 @triton.jit
 def _drop(removed, H, scratch, active, s, state, top, CHUNK):
-    """Remove the atom in slot `removed` from the active set."""
+    """Remove the active atom in slot `removed`, and return the new active, s and state."""
     atom = tl.arange(0, state.shape[0])
     slot = tl.arange(0, active.shape[0])
     h = tl.load(H + removed * slot.shape[0] + slot, mask=active >= 0, other=0.0)
@@ -348,8 +360,8 @@ def _drop(removed, H, scratch, active, s, state, top, CHUNK):
 
 
 @triton.jit
-def _fit(G, k, active, s, top, ATOMS: tl.constexpr):
-    """Return sG for all atoms; `active` and `s` point to the slots in memory."""
+def _times_gram(G, k, active, s, top, ATOMS: tl.constexpr):
+    """Return sG for all atoms; `active` and `s` are pointers to the slots in memory."""
     atom = tl.arange(0, ATOMS)
     total = tl.zeros([ATOMS], G.dtype.element_ty)
     for start in range(0, top, 4):

@@ -34,13 +34,16 @@ def pursue(
     squared_norms : (n,), ‖y‖², 1 or 0
     tols : (n,), squared residuals at which a sample is finished
     n_nonzero : maximum number of atoms per sample (L)
-    order_recursive : whether to select by c²/outside; otherwise by c²
+    order_recursive : whether to select the atom with the largest ⟨r, d⟩²/p, where r is the residual
+        and p the squared norm of atom d outside the span of the selected atoms; otherwise the atom
+        with the largest ⟨r, d⟩²
 
     Returns
     -------
     selected : (n, L), indices of the selected atoms
     alphas : (n, L), coefficients in the orthonormal basis
-    R : (n, L, L), lower triangles that map the basis to the atoms; unused rows are those of I
+    R : (n, L, L), lower triangles that map the basis to the selected atoms; rows of unused slots
+        are those of the identity matrix
     sizes : (n,), number of selected atoms
     remaining : (n,), squared residuals
     """
@@ -90,7 +93,7 @@ def count_processors(device: torch.device) -> int:
 
 @triton.jit
 def _larger_score(score, atom, c, other_score, other_atom, other_c):
-    """Return (score, atom, c) of the larger score; among equal ones that of the first atom."""
+    """Return (score, atom, c) of the atom with the larger score; of the first if both are equal."""
     keep = (score > other_score) | ((score == other_score) & (atom < other_atom))
     return (
         tl.where(keep, score, other_score),
@@ -120,7 +123,10 @@ def _pursue(
     STEPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Encode rows of B; see `pursue`. Smaller decreases than noise_fraction·‖y‖² are rounding."""
+    """Encode rows of B; see `pursue`.
+
+    Decreases of the squared residual below noise_fraction·‖y‖² are regarded as rounding errors.
+    """
     atom = tl.arange(0, ATOMS)
     step = tl.arange(0, STEPS)
     program = tl.program_id(0).to(tl.int64)
