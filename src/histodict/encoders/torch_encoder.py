@@ -25,7 +25,10 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Return start positions of windows that cover `length` pixels; the last may overlap."""
+    """Return start positions of windows of `side` pixels that cover `length` pixels.
+
+    The last window may overlap the one before it.
+    """
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
@@ -113,7 +116,10 @@ _GPU_LOCK = threading.Lock()
 
 @contextmanager
 def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
-    """Return a context that reserves the GPU for one thread; without TF32, cuDNN on request."""
+    """Return a context in which one thread at a time uses the GPU, without TF32 in convolutions.
+
+    `cudnn` states whether cuDNN is enabled.
+    """
     with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 
@@ -341,7 +347,7 @@ def _window_px(module: Any, data: dict[str, Any]) -> int | None:
 
 
 def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function from a batch to the last feature map of a timm model."""
+    """Return a function that computes the last feature map of a timm model for a batch."""
     norm = {"norm": True} if hasattr(module, "patch_embed") else {}
 
     def last_map(batch: torch.Tensor) -> torch.Tensor:
