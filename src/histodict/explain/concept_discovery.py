@@ -301,7 +301,7 @@ def compute_usage(
 def concept_settings(
     source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
 ) -> dict[str, Any]:
-    """Return all settings that determine the concepts; `keys` are those of the image files."""
+    """Return all settings that determine the concepts; `keys` are from `file_key` of the images."""
     return {
         "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
@@ -462,7 +462,7 @@ def concept_prediction_rows(
 
 
 def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
-    """Return the highest score and, with more than two classes, all scores, by column."""
+    """Return column "score", the highest score, and for more than two classes "score_CLASS"."""
     values = np.round(scores, 6).tolist()
     if len(values) == 1:
         return {"score": values[0]}

@@ -114,7 +114,11 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded_time(method: str, problem: Problem) -> Row:
-    """Return columns with the most recorded iterations at this size, and their shortest time."""
+    """Return the columns "recorded seconds" and "recorded iterations" for a problem of this size.
+
+    Of several records, the shortest with the most iterations counts; without a record, both columns
+    are None.
+    """
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [

@@ -111,7 +111,10 @@ def _draw_corners(
 
 
 def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Rotate and reflect each patch, or pair of patch and context, at random (8 orientations)."""
+    """Return patches in random orientations, out of the 8 of a square.
+
+    `patches` are patches, or pairs of a patch and its context, which get the same orientation.
+    """
     transformed = patches.copy()
     choices = rng.integers(0, 8, len(patches))
     for choice in range(1, 8):

@@ -43,7 +43,7 @@ class StainTransform(Protocol):
         """Reason why the pixels are not changed; empty if they are changed."""
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Transform pixels (..., 3)."""
+        """Return the transformed pixels (..., 3)."""
 
 
 class StainNormalizer(Protocol):
@@ -105,7 +105,7 @@ class Reinhard:
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Normalise pixels (..., 3)."""
+        """Return the normalised pixels (..., 3)."""
         gain = np.array(self.TARGET_DEVIATION) / self.deviation
         shift = self.TARGET_MEAN - gain * self.mean
         # lab = A f + b is affine in f = f(XYZ), so the transform is one matrix and an offset.
@@ -126,7 +126,7 @@ def lab_statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def to_lab(pixels: Pixels) -> Matrix:
-    """Convert sRGB pixels (n_pixels, 3) to CIE L*, a*, b*, white point D65."""
+    """Return CIE L*, a*, b* (white point D65) of sRGB pixels, (n_pixels, 3)."""
     return np.stack(_multiply_planes(_LAB_OF_F, _rgb_to_lab_f(pixels.T), _LAB_OFFSET), axis=-1)
 
 
@@ -240,7 +240,7 @@ class Macenko:
         return cls(tuple(map(tuple, W.tolist())), tuple(strength.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Normalise pixels (..., 3)."""
+        """Return the normalised pixels (..., 3)."""
         ratio = np.array(self.TARGET_STRENGTH) / self.strength
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
@@ -314,7 +314,7 @@ class LookupTransform:
         return self._transform.unchanged_reason
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Transform pixels (..., 3), computing only colours that are not cached."""
+        """Return the transformed pixels (..., 3); compute only colours that are not cached."""
         rows = pixels.reshape(-1, 3)
         out = np.empty_like(rows)
         for start in range(0, len(rows), _BLOCK_PIXELS):
