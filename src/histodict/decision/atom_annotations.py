@@ -235,7 +235,7 @@ class AtomAnnotations:
         return [note.atom for note in self.notes if note.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
-        """Return the indices of the active (not disabled) atoms of each name that has active atoms."""
+        """Return the indices of the active (not disabled) atoms by name; omit names without any."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
         active = {
             name: [a for a in self.atoms_named(name) if not self.get(a).disabled] for name in names

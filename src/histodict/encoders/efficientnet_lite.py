@@ -179,7 +179,7 @@ class Block(torch.nn.Module):
 
 
 class Strips(torch.nn.Module):
-    """Wrapper that applies a module to strips of rows, so that its maps fit into the CPU cache.
+    """Wrapper that applies a module to strips of rows, so that feature maps fit into the CPU cache.
 
     On a GPU, which is faster with large inputs, there is only one strip. Each strip is computed
     with the surrounding rows that affect its output; zeros are padded only at the image border.

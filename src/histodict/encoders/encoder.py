@@ -421,7 +421,7 @@ class _Span:
         return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
     def padded(self) -> _Span:
-        """Return the same span for an array that padding has enlarged by the missing positions."""
+        """Return the span for an array that is padded by `missing`, so that no position is missing."""
         before = self.missing[0]
         inner = slice(self.inner.start + before, self.inner.stop + before)
         return replace(self, inner=inner, missing=(0, 0))

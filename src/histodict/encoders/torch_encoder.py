@@ -195,7 +195,7 @@ class TorchEncoder:
         return vectors
 
     def _lock(self) -> AbstractContextManager[None]:
-        """Return a context that limits the CPU to one thread, or reserves the GPU."""
+        """Return a context that reserves the GPU or, without a GPU, limits torch to one thread."""
         return _SINGLE_THREAD if self._device == "cpu" else _exclusive_gpu(self._cudnn)
 
 

@@ -401,7 +401,7 @@ def _count_patients_using(units: _Units) -> NDArray[np.int64]:
 
 
 def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> float:
-    """Return the largest fraction of an atom's usage in a class that is due to one patient."""
+    """Return the largest fraction of an atom's usage in a class by one patient; NaN if unused."""
     usage = units.usage[units.classes == class_index, atom]
     return float(usage.max() / usage.sum()) if usage.sum() > 0 else np.nan
 

@@ -552,7 +552,10 @@ def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int6
 
 
 def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
-    """Group the results by image, in the order of the manifest; groups keep the given order."""
+    """Group the results by image, in the order of the manifest.
+
+    Results of one image keep the order in which they are given.
+    """
     groups: dict[int, list[RegionResult]] = {}
     for result in sorted(results, key=lambda result: result.prediction.position):
         groups.setdefault(result.prediction.position, []).append(result)
