@@ -421,7 +421,7 @@ class _Span:
         return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
     def padded(self) -> _Span:
-        """Return the span for an array that is padded by `missing`, so that no position is missing."""
+        """Return the span for an array padded by `missing`, so that no position is missing."""
         before = self.missing[0]
         inner = slice(self.inner.start + before, self.inner.stop + before)
         return replace(self, inner=inner, missing=(0, 0))

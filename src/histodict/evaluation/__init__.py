@@ -175,7 +175,8 @@ def choose_plans(
     ----------
     names : METHOD, PRESET or PRESET:METHOD, optionally followed by +unlabelled
     default_preset : preset of names without one
-    settings : applied to all plans that have them; a setting that no plan has is an error
+    settings : values as text by setting, applied to all plans that have the setting; raise
+        ValueError if no plan has it
     region : class of the regions to detect; the plans must support it
     """
     plans = {}

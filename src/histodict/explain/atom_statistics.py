@@ -482,7 +482,7 @@ def atom_statistics(
 ) -> list[AtomStatistics]:
     """Return statistics of every atom of a model, from patches of labelled images.
 
-    docs/concepts.md defines the statistics; the method `row` returns a table row.
+    docs/concepts.md defines the statistics; their method `row` returns a table row.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ class ConceptTrainingSet:
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
     def restore_order(self, rows: list[Row]) -> list[Row]:
-        """Reorder rows, one per record, to the order of the original list."""
+        """Return rows, one per record, in the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:

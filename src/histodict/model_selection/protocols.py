@@ -530,7 +530,7 @@ def _generator(random_state: int, repeat: int) -> np.random.Generator:
 
 
 def _canonical_labels(folds: NDArray[np.int64]) -> tuple[int, ...]:
-    """Renumber folds by first occurrence, so that equal divisions give equal tuples."""
+    """Return the folds, numbered by first occurrence, so that equal divisions give equal tuples."""
     numbers: dict[int, int] = {}
     return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
 

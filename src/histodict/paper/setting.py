@@ -336,7 +336,7 @@ class Setting:
         }
 
     def compared_plans(self) -> dict[str, Plan]:
-        """Return the plans of experiments that compare all methods."""
+        """Return the plan of each method, for experiments that compare all methods."""
         return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:

@@ -168,7 +168,7 @@ class PatchFeatures:
     Attributes
     ----------
     atoms_are_images : whether atoms of such vectors can be shown as images
-    uses_context : whether vectors may include the context of a patch (`context`)
+    uses_context : whether vectors may include the context of a patch (`PreparedSource.context`)
     is_local : whether the vector of a patch depends on its own pixels only, not on its chunk
     is_precomputed : whether vectors come from feature files, without pixels
     precision : NumPy type that represents the vectors exactly

@@ -93,7 +93,7 @@ def smooth_noise(
 
 
 def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
-    """Resize a map by bicubic interpolation.
+    """Return a map resized by bicubic interpolation.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ _LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw a layer of epithelial nuclei around the lumens, oriented perpendicular to them.
+    """Draw a layer of epithelial nuclei around the lumens, perpendicular to the border of the lumens.
 
     Parameters
     ----------
