@@ -275,7 +275,7 @@ class LinearAggregator(Aggregator):
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
-        """Feature value with score 0; None if there are several features."""
+        """Feature value with score 0; None if there are several features or the weight is 0."""
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
         return self.feature_value_at(0.0)

@@ -35,7 +35,7 @@ def window_starts(length: int, side: int) -> list[int]:
 
 
 def pad_to_side(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Pad an image to at least side × side pixels by reflection at the right and bottom."""
+    """Return an image padded to at least side × side pixels by reflection at right and bottom."""
     padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
     return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
 
@@ -230,7 +230,7 @@ class TimmEncoder(TorchEncoder):
     Parameters
     ----------
     name : timm name, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
-    file : weights as safetensors, or as a PyTorch file of tensors only
+    file : weights as safetensors, or as a PyTorch file of tensors only; None for those of `name`
     arguments : arguments of `timm.create_model` that the model's configuration lacks
     """
 

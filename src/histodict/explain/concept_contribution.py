@@ -192,7 +192,7 @@ class ActivityRecorder(PatchRecorder):
     Attributes
     ----------
     image_scores : ImageScores or None
-        Scores of the image; None unless it could be scored.
+        Scores of the image; None if the image could not be scored.
     activity : AtomActivity or None
         Activity of the atoms; None without atoms or tissue.
     """

@@ -476,7 +476,10 @@ _PNG_DPI = 130
 
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
-    """Write the figure of an outcome to path.svg, with text as text, and path.png; return both."""
+    """Write the figure of an outcome to path.svg and path.png, and return both paths.
+
+    Text in the SVG file is not converted to outlines.
+    """
     with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")

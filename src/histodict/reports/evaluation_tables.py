@@ -344,7 +344,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
 
 
 def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Count images, patients and sites of each class."""
+    """Return the numbers of images, patients and sites of each class."""
     rows = []
     for name in evaluation.classes:
         records = [record for record in evaluation.manifest.records if record.label == name]

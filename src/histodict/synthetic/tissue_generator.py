@@ -154,7 +154,7 @@ _LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw a layer of epithelial nuclei around the lumens, perpendicular to the border of the lumens.
+    """Draw a layer of epithelial nuclei around the lumens, perpendicular to the lumen borders.
 
     Parameters
     ----------
