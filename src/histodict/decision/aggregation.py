@@ -106,7 +106,10 @@ def patch_margins(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
 def smooth_margins(
     margins: NDArray[np.float32], tissue: NDArray[np.bool_], n_steps: int
 ) -> NDArray[np.float32]:
-    """Return margins (rows, columns, n_classes), averaged over tissue within n_steps patches."""
+    """Return margins (rows, columns, n_classes), averaged over the neighbourhood of each patch.
+
+    The mean is over the tissue patches of a square of 2·n_steps + 1 patches; it is 0 on background.
+    """
     width = 2 * n_steps + 1
     weights = uniform_filter(tissue.astype(np.float64), width, mode="constant")
     present = margins.astype(np.float64) * tissue[..., None]
@@ -175,7 +178,7 @@ class Aggregator(ABC):
     ----------
     name : key of AGGREGATORS
     threshold : feature value θ at which the prediction changes; None unless there is one feature
-    higher_is_positive : whether larger values of this feature favour the second class
+    higher_is_positive : whether larger feature values favour the second class
     """
 
     name: str
@@ -207,16 +210,19 @@ class Aggregator(ABC):
 
     @abstractmethod
     def select_atoms(self, indices: NDArray[np.int64], n_codes: int) -> Aggregator:
-        """Return the aggregator restricted to the atoms at these indices, without refitting."""
+        """Return the aggregator restricted to the atoms at these indices, without refitting.
+
+        `n_codes` is the number of atoms before the selection.
+        """
 
     def feature_value_at(self, score: float) -> float:
-        """Return the value of the single feature at which the score has this value."""
+        """Return the value of the single feature at which the score equals `score`."""
         raise NotImplementedError
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Return the contribution of each patch to the scores, up to a constant, (..., n_scores).
 
-        `margins` (..., n_classes) are those of the patches. The result is None if scores are not
+        `margins` (..., n_classes) are the margins of the patches. Return None if the scores are not
         means over patches; maps then show the predicted classes.
         """
         return None
@@ -269,7 +275,7 @@ class LinearAggregator(Aggregator):
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
-        """Feature value with score 0; None if there are several features."""
+        """Feature value with score 0; None if there are several features or the weight is 0."""
         if self.weights.shape != (1, 1) or self.weights[0, 0] == 0:
             return None
         return self.feature_value_at(0.0)
@@ -302,7 +308,7 @@ class LinearAggregator(Aggregator):
         return LinearAggregator(self.name, weights, self.bias)
 
     def _feature_columns(self, n_codes: int) -> Iterator[tuple[Feature, NDArray[np.int64]]]:
-        """Yield each feature, and the indices of its columns in the weights."""
+        """Yield each feature, and the indices of its columns in `weights`, for `n_codes` atoms."""
         sizes, start = {"scores": len(self.weights), "codes": n_codes}, 0
         for feature in _FEATURES[self.name]:
             stop = start + sizes[_FEATURE_DIMENSIONS[feature]]
@@ -310,11 +316,11 @@ class LinearAggregator(Aggregator):
             start = stop
 
     def feature_value_at(self, score: float) -> float:
-        """Return the value of the single feature at which the score has this value."""
+        """Return the value of the single feature at which the score equals `score`."""
         return float((score - self.bias[0]) / self.weights[0, 0])
 
     def patch_score_map(self, margins: NDArray[np.float32]) -> NDArray[np.float64] | None:
-        """Return the weighted margins of each patch; None if margins are not a feature."""
+        """Return the weighted margins (..., n_scores); None if the margins are not a feature."""
         if _margin_feature not in _FEATURES[self.name]:
             return None
         used = margins[..., 1:] if margins.shape[-1] == 2 else margins

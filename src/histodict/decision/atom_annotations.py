@@ -141,7 +141,7 @@ class AtomAccumulator:
 
 
 def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
-    """Divide one vote per row among its positive entries; return the votes of each column."""
+    """Divide one vote per row in proportion to its positive entries; return the sum per column."""
     positive = csr_array(contributions.maximum(0))
     total = np.asarray(positive.sum(axis=1)).ravel()
     weights = np.divide(1.0, total, out=np.zeros(len(total)), where=total > 0)
@@ -155,7 +155,7 @@ def patch_weights(
     """Return the weight of each patch in the sum of smoothed margins over selected patches.
 
     All arrays have the shape (rows, columns). The weights are `selected` multiplied by the
-    transpose of the linear map `smooth_margins` (`n_steps` is its argument).
+    transpose of the linear map `smooth_margins` with the argument `n_steps`.
     """
     if not n_steps:
         return selected.astype(np.float64)
@@ -235,7 +235,7 @@ class AtomAnnotations:
         return [note.atom for note in self.notes if note.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
-        """Return the active (not disabled) atoms of each name; omit names without such atoms."""
+        """Return the indices of the active (not disabled) atoms by name; omit names without any."""
         names = dict.fromkeys(note.name for note in self.notes if note.name)
         active = {
             name: [a for a in self.atoms_named(name) if not self.get(a).disabled] for name in names
@@ -243,11 +243,14 @@ class AtomAnnotations:
         return {name: atoms for name, atoms in active.items() if atoms}
 
     def merged_atom_groups(self) -> list[tuple[int, ...]]:
-        """Return the active atoms of each name that has several active atoms."""
+        """Return the indices of the active atoms of each name that has several active atoms."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
     def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
-        """Return annotations with the fields `values` set for these atoms; omit empty ones."""
+        """Return the annotations after setting the fields `values` for these atoms.
+
+        The date of an annotation that changes is today. Empty annotations are omitted.
+        """
         notes = {note.atom: note for note in self.notes}
         for atom in atoms:
             new = replace(self.get(atom), **values)
@@ -291,7 +294,11 @@ def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list
 
 
 def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
-    """Return the atoms that a comma-separated list of names, or of `labels`, selects."""
+    """Return the indices of the atoms that a text selects.
+
+    The text is a name in `notes`, or a comma-separated list of such names and of `labels`. Raise
+    ValueError for an unknown name or label.
+    """
     exact = notes.atoms_named(text.strip())
     if exact:
         return exact

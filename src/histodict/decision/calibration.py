@@ -118,7 +118,14 @@ class Calibration:
 def _fit_platt(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Fit slope (≥ 0) and offset of the log-odds of the second class to smoothed targets."""
+    """Return slope (≥ 0) and offset of the log-odds of the second class as a function of the score.
+
+    Parameters
+    ----------
+    scores : (n_images,)
+    targets : (n_images, 2), smoothed probabilities of the classes
+    weights : (n_images,), weight of each image
+    """
 
     def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         half = (parameters[0] * scores + parameters[1]) / 2
@@ -138,7 +145,14 @@ def _fit_platt(
 def _fit_temperature(
     scores: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> float:
-    """Return the inverse temperature a ≥ 0 that maximises the likelihood of softmax(a · scores)."""
+    """Return the inverse temperature a ≥ 0 that maximises the likelihood of softmax(a · scores).
+
+    Parameters
+    ----------
+    scores : (n_images, n_classes)
+    targets : (n_images, n_classes), smoothed probabilities of the classes
+    weights : (n_images,), weight of each image
+    """
 
     def loss(temperature: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         p = _softmax(temperature[0] * scores)
@@ -208,7 +222,10 @@ class ScoreCombination:
 
     @classmethod
     def with_equal_weights(cls, member_scores: NDArray[np.float64]) -> ScoreCombination:
-        """Return a combination with equal weights, for ensembles without out-of-fold scores."""
+        """Return a combination with equal weights.
+
+        `member_scores` are as in `fit`, out-of-fold or not; they determine the scales.
+        """
         scales = np.sqrt(np.nanmean(member_scores**2, axis=(0, 2)))
         n_members = member_scores.shape[1]
         return cls(
@@ -218,7 +235,10 @@ class ScoreCombination:
         )
 
     def scores(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return combined scores (..., n_scores) from member scores (..., n_members, n_scores)."""
+        """Return combined scores (..., n_scores) from member scores (..., n_members, n_scores).
+
+        Members with NaN abstain; the combined score is NaN if all members abstain.
+        """
         present = ~np.isnan(member_scores)
         weights = self.weights[:, None] * present
         scaled = member_scores / self.scales[:, None]
@@ -230,10 +250,10 @@ class ScoreCombination:
         return mean + self.offset
 
     def score_gradients(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return factors (n_members, n_scores): scores = Σ factors · member_scores + offset.
+        """Return factors (n_members, n_scores) with scores = Σ factors · member_scores + offset.
 
-        The contributions to a member's score are multiplied by its factor, which is 0 for an
-        abstaining member.
+        The sum is over the members. The contributions of atoms to the score of a member are
+        multiplied by the same factor, which is 0 for an abstaining member.
         """
         present = ~np.isnan(member_scores)
         x = np.nan_to_num(member_scores) / self.scales[:, None]
@@ -258,7 +278,10 @@ class ScoreCombination:
 
 
 def shrunk_weights(aucs: NDArray[np.float64], n_patients: int) -> NDArray[np.float64]:
-    """Return the weights of members, with sum 1, from their out-of-fold AUCs (n_members,)."""
+    """Return the weights of members, with sum 1, from their out-of-fold AUCs (n_members,).
+
+    `n_patients` is the number of patients of the smallest class.
+    """
     # For normal scores AUC = Φ(d'/√2), and d'² of independent members are additive.
     separability = ndtri(np.clip(aucs, _MIN_AUC, _MAX_AUC)) ** 2
     factor = _shrinkage_factor(n_patients)
@@ -269,5 +292,5 @@ def shrunk_weights(aucs: NDArray[np.float64], n_patients: int) -> NDArray[np.flo
 
 
 def _shrinkage_factor(n_patients: int) -> float:
-    """Return the factor (0 to 1) by which estimates from this number of patients are shrunk."""
+    """Return the factor (0 to 1) by which estimates from this number of patients are multiplied."""
     return n_patients / (n_patients + _N_HALF_SHRINKAGE)

@@ -49,7 +49,8 @@ class DecisionThreshold:
 
     Attributes
     ----------
-    kind : compared quantity: "patches" (size of a region), an aggregator (its feature), or "score"
+    kind : quantity that is compared: "patches" (size of a region in patches), "score" (score of an
+        image), or the name of an aggregator (its feature)
     value : threshold
     higher_is_positive : whether larger values are positive
     is_inclusive : whether a value equal to the threshold is positive
@@ -232,7 +233,13 @@ def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> di
 def with_new_changes(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the training record of an ensemble with the changes in `after`, not in `before`."""
+    """Return the training record of an ensemble with new changes of one of its members.
+
+    Parameters
+    ----------
+    training : training record of the ensemble
+    before, after : training records of the member; changes that only `after` has are added
+    """
     new = changes(after)[len(changes(before)) :]
     return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
 
@@ -257,19 +264,25 @@ def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int
 
 
 def count_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return how many of these images a change was tuned on; missing files do not count."""
+    """Return how many of these images were used to tune the decision, without missing files."""
     known = {image for change in changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
 def total_shift(training: Mapping[str, Any]) -> float | None:
-    """Return the total that changes subtract from scores; None if it depends on the image."""
+    """Return the sum of the amounts that changes subtract from scores.
+
+    Return None if a change does not subtract the same amount from all scores.
+    """
     shifts = [change["shift"] for change in changes(training)]
     return None if None in shifts else float(sum(shifts))
 
 
 def original_threshold(training: Mapping[str, Any]) -> float | None:
-    """Return the threshold before manual changes; None without changes, or after other changes."""
+    """Return the threshold before manual changes.
+
+    Return None if there are no changes, or if some are not manual.
+    """
     record = changes(training)
     is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
     return record[0]["previous"] if is_known else None
@@ -338,13 +351,20 @@ def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=100)
 def _critical_width(n_images: int) -> float:
-    """Return the 95 % quantile of t for samples from a normal distribution."""
+    """Return the 95 % quantile of t (`_closing_widths`) for samples from a normal distribution.
+
+    `n_images` is the size of the samples.
+    """
     draws = np.random.default_rng(0).normal(size=(_N_DRAWS, n_images))
     return float(np.quantile(_closing_widths(draws), 1 - ERROR_RATE))
 
 
 def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return t of each set of scores (n_sets, n_images); 0 if the density has no valley."""
+    """Return the statistic t, (n_sets,), of sets of scores (n_sets, n_images).
+
+    t is the largest smoothing width at which the density has a valley, in standard deviations of
+    the scores; 0 if the density has no valley at any width.
+    """
     counts = _histograms(scores)
     widths = np.zeros(len(scores))
     for width in _WIDTHS:  # decreasing, so the first valley found is the last to close
@@ -368,7 +388,10 @@ def _histograms(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=len(_WIDTHS))
 def _smoothing_matrix(width: float) -> NDArray[np.float64]:
-    """Return the matrix (n_bins, n_bins) of a Gaussian filter of this width."""
+    """Return the matrix (n_bins, n_bins) of a Gaussian filter.
+
+    `width` is its standard deviation, in standard deviations of the scores.
+    """
     centres = np.linspace(-_HISTOGRAM_RANGE, _HISTOGRAM_RANGE, _N_BINS)
     return np.exp(-(((centres[:, None] - centres) / width) ** 2) / 2)
 
@@ -423,7 +446,10 @@ class ThresholdAdaptation:
 
     @classmethod
     def from_scores(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
-        """Return the effect of a threshold from `unlabelled_threshold` on scores; ignore NaN."""
+        """Return the effect of a threshold from `unlabelled_threshold` on scores.
+
+        Scores that are NaN, of images without tissue, are ignored.
+        """
         known = np.array([score for score in scores if not np.isnan(score)])
         n_above = int((known > 2 * threshold).sum())  # the threshold is half the midpoint
         n_moved = int(((known > 0) != (known > threshold)).sum())

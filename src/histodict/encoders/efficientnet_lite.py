@@ -145,9 +145,9 @@ def fold(
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of the convolution that equals a convolution and its batch norm.
+    """Return weight and bias of a convolution that includes the following batch norm.
 
-    It computes scale · (weight ∗ x − mean) / √(variance + ε) + shift for each output channel.
+    For each output channel, it computes scale · (weight ∗ x − mean) / √(variance + ε) + shift.
     """
     factor = scale.double() / (variance.double() + _EPSILON).sqrt()
     folded = weight.double() * factor.view(-1, 1, 1, 1)
@@ -179,7 +179,7 @@ class Block(torch.nn.Module):
 
 
 class Strips(torch.nn.Module):
-    """Wrapper that applies a module to strips of rows, so that its maps fit into the CPU cache.
+    """Wrapper that applies a module to strips of rows, so that feature maps fit into the CPU cache.
 
     On a GPU, which is faster with large inputs, there is only one strip. Each strip is computed
     with the surrounding rows that affect its output; zeros are padded only at the image border.
@@ -226,7 +226,7 @@ def _convolution(
 
 
 def _block(state: State, name: str, stride: int) -> Block:
-    """Return the block whose weights have names with this prefix."""
+    """Return the block whose weights in `state` have names that begin with `name`."""
     has_expand = f"{name}_expand_conv.weight" in state
     return Block(
         _convolution(state, f"{name}_expand_conv", f"{name}_bn0") if has_expand else None,
@@ -236,7 +236,7 @@ def _block(state: State, name: str, stride: int) -> Block:
 
 
 def _first_half(state: State) -> dict[str, torch.Tensor]:
-    """Return the weights of the first half, with names that number layers and blocks.
+    """Return the weights of the first half of the network; names number layers and blocks.
 
     The names must not change, as they determine the digest in stored models.
     """

@@ -287,7 +287,7 @@ class EncoderFeatures(PatchFeatures):
     def _feature_maps(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
-        """Return the vectors of all patches of a chunk, row by row."""
+        """Return the vectors (n_patches, n_features) of all patches of a chunk, row by row."""
         chunk = [rows.start, rows.stop, columns.start, columns.stop]
         padding = REFLECT if image.border == REFLECT else CONSTANT
         key = [*image.pixels_key, self.encoder.digest, chunk, image.is_augmented, padding]
@@ -327,7 +327,11 @@ def _sample_chunks(
     rng: Generator,
     allowed: LocationConstraint | None,
 ) -> NDArray[np.float32]:
-    """Return up to n vectors; with `border` DROP, those at the border only if necessary."""
+    """Return up to n vectors at allowed positions, from chunks in random order.
+
+    If `border` is DROP, patches at the border of the grid are used only if there are no others. For
+    the other parameters see `_sample_inside`.
+    """
     min_distance = 1 if border == DROP else 0
     vectors = _sample_inside(chunk_function, grid, n, rng, allowed, min_distance)
     if min_distance and not len(vectors):
@@ -347,7 +351,8 @@ def _sample_inside(
 
     Parameters
     ----------
-    chunk_function : returns the mask and the vectors of the patches of a chunk
+    chunk_function : function of the rows and columns of a chunk that returns the mask of its tissue
+        patches and their vectors
     grid, n, rng, allowed : see `PatchFeatures.sample`
     min_distance : minimum number of patches between a patch and the border of the grid
     """
@@ -406,14 +411,17 @@ class _Span:
 
     @classmethod
     def from_slice(cls, positions: slice, n_around: int, n: int) -> _Span:
-        """Return a range of n positions with `n_around` surrounding positions on each side."""
+        """Return the span of `positions` with `n_around` surrounding positions on each side.
+
+        `n` is the number of rows or columns of the grid.
+        """
         start, stop = positions.start - n_around, positions.stop + n_around
         outer = slice(max(0, start), min(n, stop))
         inner = slice(positions.start - outer.start, positions.stop - outer.start)
         return cls(outer, inner, (outer.start - start, stop - outer.stop))
 
     def padded(self) -> _Span:
-        """Return the span of an array in which the missing positions were added by padding."""
+        """Return the span for an array padded by `missing`, so that no position is missing."""
         before = self.missing[0]
         inner = slice(self.inner.start + before, self.inner.stop + before)
         return replace(self, inner=inner, missing=(0, 0))

@@ -25,14 +25,17 @@ from ..utils.text_io import parse_json, shorten
 
 
 def window_starts(length: int, side: int) -> list[int]:
-    """Return start positions of windows that cover `length` pixels; the last may overlap."""
+    """Return start positions of windows of `side` pixels that cover `length` pixels.
+
+    The last window may overlap the one before it.
+    """
     if length <= side:
         return [0]
     return [*range(0, length - side, side), length - side]
 
 
 def pad_to_side(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Pad an image to at least side × side pixels by reflection at the right and bottom."""
+    """Return an image padded to at least side × side pixels by reflection at right and bottom."""
     padding = [(0, max(0, side - length)) for length in pixels.shape[:2]]
     return np.pad(pixels, (*padding, (0, 0)), mode="symmetric") if np.any(padding) else pixels
 
@@ -113,7 +116,10 @@ _GPU_LOCK = threading.Lock()
 
 @contextmanager
 def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
-    """Return a context that reserves the GPU for one thread; without TF32, cuDNN on request."""
+    """Return a context in which one thread at a time uses the GPU, without TF32 in convolutions.
+
+    `cudnn` states whether cuDNN is enabled.
+    """
     with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
         yield
 
@@ -189,7 +195,7 @@ class TorchEncoder:
         return vectors
 
     def _lock(self) -> AbstractContextManager[None]:
-        """Return a context that limits the CPU to one thread, or reserves the GPU."""
+        """Return a context that reserves the GPU or, without a GPU, limits torch to one thread."""
         return _SINGLE_THREAD if self._device == "cpu" else _exclusive_gpu(self._cudnn)
 
 
@@ -224,7 +230,7 @@ class TimmEncoder(TorchEncoder):
     Parameters
     ----------
     name : timm name, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
-    file : weights as safetensors, or as a PyTorch file of tensors only
+    file : weights as safetensors, or as a PyTorch file of tensors only; None for those of `name`
     arguments : arguments of `timm.create_model` that the model's configuration lacks
     """
 
@@ -341,7 +347,7 @@ def _window_px(module: Any, data: dict[str, Any]) -> int | None:
 
 
 def _feature_map(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function from a batch to the last feature map of a timm model."""
+    """Return a function that computes the last feature map of a timm model for a batch."""
     norm = {"norm": True} if hasattr(module, "patch_embed") else {}
 
     def last_map(batch: torch.Tensor) -> torch.Tensor:

@@ -113,7 +113,8 @@ def check_measurable(manifest: Manifest, splits: Splits, region: str | None = No
 def _check_regions(manifest: Manifest, splits: Splits, region: str) -> None:
     """Raise an error unless all splits have tissue inside and outside of regions.
 
-    Training sets need an image of each kind, test sets of a repeat two patients of each.
+    Every training set needs an image with tissue inside, and one with tissue outside of regions.
+    The test sets of a repeat need two patients with each of the two kinds of tissue.
     """
     kinds = [has_background_and_region(record, region) for record in manifest.records]
     for split in splits:
@@ -174,7 +175,8 @@ def choose_plans(
     ----------
     names : METHOD, PRESET or PRESET:METHOD, optionally followed by +unlabelled
     default_preset : preset of names without one
-    settings : applied to all plans that have them; a setting that no plan has is an error
+    settings : values as text by setting, applied to all plans that have the setting; raise
+        ValueError if no plan has it
     region : class of the regions to detect; the plans must support it
     """
     plans = {}
@@ -240,7 +242,8 @@ class Evaluation:
     plans : training plans by name
     results : predictions of every run
     values, comparisons, timing : rows of the tables results, comparisons and timing
-    region : class of the regions to detect; `classes` are then tissue without and with regions
+    region : class of the regions to detect; `classes` are then tissue without and with regions.
+        None if images are classified
     confounders : properties of the images that are associated with the class
     """
 
@@ -308,7 +311,10 @@ class Evaluation:
 
     @property
     def shown_size(self) -> int | None:
-        """Largest training set size, which reports show."""
+        """Largest number of training images per class, which reports show.
+
+        None if the protocol sets no number.
+        """
         return max(self.sizes(), key=lambda size: size or 0)
 
     def value(self, method: str, metric: str, size: int | None) -> Row:
@@ -354,8 +360,8 @@ def evaluate(
     folder : output folder
     seeds : random seeds
     execution : number of threads, cache folder, progress callback and executor
-    region : class of the regions to detect, instead of classification; images are labelled as by
-        `relabel_by_region`
+    region : class of the regions to detect, with images labelled as by `relabel_by_region`; None to
+        classify images
     """
     check_measurable(manifest, splits, region)
     check_pixel_sizes(manifest, plans.values())
@@ -441,7 +447,7 @@ class ExampleModel:
     model: Model
 
     def atoms_by_class(self) -> dict[str, NDArray[Any]]:
-        """Return the atoms (n_atoms, n_features) by class name, with the sign of their usage."""
+        """Return the signed atoms (n_atoms, n_features) by class name; see `AtomTable`."""
         atoms = self.model.model_.atoms()
         assert atoms is not None
         names = enumerate(self.model.class_names_)
@@ -453,9 +459,10 @@ class ExampleModel:
 def train_example(
     evaluation: Evaluation, folder: Path, execution: ExecutionOptions
 ) -> ExampleModel | None:
-    """Return a model whose atoms are image patches, trained on one split; None without such atoms.
+    """Return a model whose atoms are image patches, trained on one split.
 
-    The method is the first with such atoms. A model stored in `folder` is loaded.
+    The method is the first with such atoms; return None if no method has them. The model is loaded
+    if it is stored in `folder`.
     """
     method = next(
         (name for name in evaluation.methods if has_pixel_atoms(evaluation.plans[name].recipe)),

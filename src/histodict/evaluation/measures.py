@@ -83,7 +83,7 @@ class PatchEvaluation:
         return cls(patch_map.margins[..., 1][tissue], truth[tissue], is_counted[tissue])
 
     def confusion_counts(self) -> NDArray[np.int64]:
-        """Count true positives, false negatives, false positives and true negatives."""
+        """Return counts of true positives, false negatives, false positives, true negatives."""
         kinds = [(t, d) for t in (self.truth, ~self.truth) for d in (self.detected, ~self.detected)]
         return np.array([int((truth & detected).sum()) for truth, detected in kinds])
 
@@ -127,7 +127,7 @@ def _image_counts(image: PatchEvaluation, edges: NDArray[np.float64]) -> NDArray
 
 
 def dice(counts: NDArray[np.int64]) -> float | None:
-    """Return the Dice coefficient of TP, FN, FP, TN; None without true and detected regions."""
+    """Return the Dice coefficient from TP, FN, FP, TN; None if the first three are 0."""
     try:
         return PATCH_METRICS["Dice"](np.empty(0), counts[None])
     except UndefinedMetricError:
@@ -135,7 +135,7 @@ def dice(counts: NDArray[np.int64]) -> float | None:
 
 
 def split_inside_outside(repeat: Repeat) -> Repeat:
-    """Split the patch counts of each image into rows inside and outside of the true region.
+    """Return a repeat with separate patch counts inside and outside of the true region.
 
     The two kinds of rows have different labels, so that the stratified bootstrap draws both. Rows
     without patches are omitted.
@@ -152,7 +152,7 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of patches from `count_patches`, with the point of the regions."""
+    """Return the ROC curve of patches from `count_patches`; `operating` is of detected regions."""
     tp, fn, fp, tn = counts[:, :_N_COUNTS].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     false_negative_rate, specificity = (
@@ -168,7 +168,11 @@ def _ratio(
     labels: NDArray[Any],
     counts: NDArray[np.int64],
 ) -> float:
-    """Return the ratio of two weighted sums of TP, FN, FP and TN: a `Metric` for fixed weights."""
+    """Return the ratio of two weighted sums of TP, FN, FP and TN.
+
+    `numerator` and `denominator` are the weights; `functools.partial` with both gives a `Metric`.
+    `counts` are from `count_patches`; `labels` is not used.
+    """
     total = counts[:, :_N_COUNTS].sum(axis=0)
     if not total @ denominator:
         raise UndefinedMetricError("there are no patches with a known class")
@@ -374,7 +378,7 @@ class Repeats:
                 )
 
     def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
-        """Return patch counts per image; equal labels prevent stratified resampling."""
+        """Return patch counts per image as repeats; equal labels prevent stratified resampling."""
         records = [self.manifest.select(split.test).records for split in splits]
         evaluations = [
             [evaluate_patches(result, i, record) for i, record in enumerate(of_split)]
@@ -508,7 +512,7 @@ def _image_scores(classes: Sequence[str], rows: Sequence[Row]) -> NDArray[np.flo
 
 
 def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
-    """Return "value", "low" and "high" of a metric; undefined ones are None, as "note" explains."""
+    """Return "value", "low" and "high" of a metric; if one is undefined, None and a "note"."""
     try:
         value = metric(repeat.labels, repeat.predictions)
     except ValueError as error:
@@ -524,10 +528,7 @@ def _metric_with_interval(metric: Metric, repeat: Repeat) -> dict[str, Any]:
 
 
 def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return metrics with intervals of the patches of all images against their masks or labels.
-
-    The result is empty without patches.
-    """
+    """Return metrics of patches against masks or labels, with intervals; {} without patches."""
     evaluated = [
         (image[0], evaluation)
         for image in images
@@ -543,7 +544,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
 
 
 def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
-    """Return Dice and IoU, with intervals, of the predicted patches and outlines of each class.
+    """Return Dice and IoU of predicted patches and outlines, with intervals, for each class.
 
     Only patches inside an outline of any class count. Images without outlines are ignored.
     """
@@ -575,7 +576,7 @@ def _single_repeat(pairs: Sequence[tuple[ImageRecord, NDArray[np.int64]]]) -> Re
 def merge_patch_scores(
     scores: dict[str, Any] | None, patches: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Add the metrics of patches to those of images; None if there are neither."""
+    """Return the metrics of images and of patches in one dict; None if there are neither."""
     if not patches:
         return scores
     nothing = {"n_images": 0, "n_patients": 0, "other_labels": {}, "metrics": {}, "confusion": []}

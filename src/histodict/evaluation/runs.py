@@ -36,7 +36,7 @@ class EvaluationTask:
     plan : training plan
     split : training and test images
     seed : random seed
-    region : class of the regions to detect, instead of classification
+    region : class of the regions to detect; None to classify images
     """
 
     method: str
@@ -159,7 +159,14 @@ def _run_in_worker(
     run: Callable[[TrainTestRun], RunPredictions | str | None],
     job: TrainTestRun,
 ) -> RunPredictions | str | None:
-    """Call `run`; in a worker process, enable the image cache first."""
+    """Return run(job); in a worker process, enable the image cache first.
+
+    Parameters
+    ----------
+    parent_pid : id of the submitting process; another process is a worker
+    cache_name, n_processes : name of the image cache, and number of processes that share it
+    run, job : function and its argument
+    """
     if os.getpid() != parent_pid:
         enable_worker_image_cache(cache_name, n_processes)
     return run(job)

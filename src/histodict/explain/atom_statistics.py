@@ -165,8 +165,8 @@ class AtomStatistics:
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
     top_patient : largest fraction of the usage in the atom's class that is due to one patient
-    site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`; the last is
-        one number for all atoms
+    site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`;
+        `site_p_value` is the same for all atoms
     site, site_excess : site whose usage exceeds that of other sites of the same class most, and the
         difference of the mean usages
     seeds, halves : stability, see `AtomStability`
@@ -401,13 +401,13 @@ def _count_patients_using(units: _Units) -> NDArray[np.int64]:
 
 
 def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> float:
-    """Return the largest fraction of an atom's usage in a class that is due to one patient."""
+    """Return the largest fraction of an atom's usage in a class by one patient; NaN if unused."""
     usage = units.usage[units.classes == class_index, atom]
     return float(usage.max() / usage.sum()) if usage.sum() > 0 else np.nan
 
 
 def _find_top_site(units: _Units, atom: int) -> tuple[str, float]:
-    """Return the site of the largest excess usage over other sites of a class, and the excess."""
+    """Return the site whose mean usage most exceeds that of others of a class, and the excess."""
     best, best_site = 0.0, ""
     sites = np.array([_site(record) for record in units.records])
     for class_index in np.unique(units.classes):
@@ -453,7 +453,7 @@ class AtomReportData:
         n_atoms: int,
         stability: AtomStability | None = None,
     ) -> AtomReportData:
-        """Compute the report of a model, with up to `n_atoms` atoms per class, from `gallery`."""
+        """Compute the report from patches (`gallery`), with up to `n_atoms` atoms per class."""
         atoms, labels = _get_atoms(model), patch_labels(model, gallery, records)
         patients, names = patient_indices(records), model.class_names_
         shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
@@ -482,7 +482,7 @@ def atom_statistics(
 ) -> list[AtomStatistics]:
     """Return statistics of every atom of a model, from patches of labelled images.
 
-    docs/concepts.md defines the statistics; the method `row` returns a table row.
+    docs/concepts.md defines the statistics; their method `row` returns a table row.
 
     Parameters
     ----------

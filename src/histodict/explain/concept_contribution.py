@@ -59,14 +59,17 @@ class CoarseActivityMap:
         np.add.at(self._usage_counts, (atoms, rows[patches], columns[patches]), 1)
 
     def fractions(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return the fractions (n_codes, rows, columns), and the mask of cells with patches."""
+        """Return the fractions of patches that use each atom, and the mask of cells with patches.
+
+        The shapes are (n_codes, rows, columns) and (rows, columns).
+        """
         fractions = self._usage_counts / np.maximum(self._patch_counts, 1)
         return fractions.astype(np.float32), self._patch_counts > 0
 
 
 @dataclass(frozen=True)
 class ConceptContribution:
-    """Contribution of one concept to the scores of an image.
+    """Contribution of one concept, or of a whole model without atoms, to the scores of an image.
 
     Attributes
     ----------
@@ -78,7 +81,7 @@ class ConceptContribution:
     usage_map : (rows, columns), fraction of the patches that use the concept; NaN on background
     group, artefact, is_named : annotations by the user: group of the atoms, whether they are
         artefacts, and whether they have a name
-    atoms, sign : atom indices, the most used first, and the sign of the weights of the first
+    atoms, sign : atom indices, the most used first, and the sign of the weights of the first atom
     member, of_ensemble : index of the model, and whether it is a member of an ensemble
     no_atoms_reason : reason why a whole model has no concepts; empty for a concept
     """
@@ -189,7 +192,7 @@ class ActivityRecorder(PatchRecorder):
     Attributes
     ----------
     image_scores : ImageScores or None
-        Scores of the image; None unless it could be scored.
+        Scores of the image; None if the image could not be scored.
     activity : AtomActivity or None
         Activity of the atoms; None without atoms or tissue.
     """
@@ -210,7 +213,7 @@ class ActivityRecorder(PatchRecorder):
         codes: csr_array,
         contributions: DistanceContributions | None,
     ) -> None:
-        """Store the codes and contributions of a chunk of patches at these rows and columns."""
+        """Store codes and contributions of a chunk of patches at `positions` (row, column)."""
         if contributions is not None:
             self._chunks.append((positions, codes, contributions))
 

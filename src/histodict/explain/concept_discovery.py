@@ -157,7 +157,7 @@ class ConceptTrainingSet:
         return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
 
     def restore_order(self, rows: list[Row]) -> list[Row]:
-        """Reorder rows, one per record, to the order of the original list."""
+        """Return rows, one per record, in the order of the original list."""
         return [row for _, row in sorted(zip(self.positions, rows, strict=True), key=itemgetter(0))]
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
@@ -301,7 +301,7 @@ def compute_usage(
 def concept_settings(
     source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
 ) -> dict[str, Any]:
-    """Return all settings that determine the concepts; `keys` are those of the image files."""
+    """Return all settings that determine the concepts; `keys` are from `file_key` of the images."""
     return {
         "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
@@ -462,7 +462,7 @@ def concept_prediction_rows(
 
 
 def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
-    """Return the highest score and, with more than two classes, all scores, by column."""
+    """Return column "score", the highest score, and for more than two classes "score_CLASS"."""
     values = np.round(scores, 6).tolist()
     if len(values) == 1:
         return {"score": values[0]}

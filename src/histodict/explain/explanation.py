@@ -278,7 +278,10 @@ class Explanation:
 
     @property
     def concepts(self) -> list[ConceptContribution]:
-        """Contributions by decreasing absolute excess, without whole members of an ensemble."""
+        """Contributions of concepts, by decreasing absolute `excess_over_reference`.
+
+        Contributions of ensemble members that are not divided into concepts are omitted.
+        """
         return [part for part in self.ordered if part.usage is not None or not self.votes]
 
     def sums(self, n_shown: int) -> list[tuple[str, float, float, float]]:
@@ -291,6 +294,7 @@ class Explanation:
         Returns
         -------
         list of tuple
+            Sums over the shown concepts and over the others, the constant, and the score.
         """
         shown, others = self.concepts[:n_shown], self.others(n_shown)
         constant = self.margin_to_runner_up(self.constant)
@@ -329,7 +333,7 @@ class Explanation:
 
     @cached_property
     def changes(self) -> list[ConceptContribution] | None:
-        """Smallest set of contributions that change the prediction if replaced by their references.
+        """Smallest set of contributions that change the prediction if set to their references.
 
         None if there is no such set.
         """

@@ -151,7 +151,7 @@ class PatchSample:
         return self._means((self.codes != 0).astype(np.float64), groups, n_groups)
 
     def mean_weights(self, groups: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-        """Return the mean code of each atom in each group; see `fractions`."""
+        """Return the mean code of each atom in each group, (n_groups, n_codes); see `fractions`."""
         return self._means(self.codes.astype(np.float64), groups, n_groups)
 
     @staticmethod
@@ -184,7 +184,10 @@ class PatchSample:
         return self._select_first(order, weights, n_patches, patients[self.images], max_per_patient)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
-        """Return (index, cosine) of the patches with codes most similar to `code` (1, n_codes)."""
+        """Return (index, cosine) of the patches with the codes most similar to a code, in order.
+
+        `code` has the shape (1, n_codes). At most two patches come from one image.
+        """
         products = (self.codes @ code.T).toarray().ravel()
         norms = np.sqrt(self.codes.power(2).sum(axis=1)) * float(np.sqrt(code.power(2).sum()))
         cosines = products / np.maximum(np.asarray(norms).ravel(), 1e-12)
@@ -200,7 +203,8 @@ class PatchSample:
     ) -> list[tuple[int, float]]:
         """Return (index, value) of the first patches in `order` with values other than 0.
 
-        At most `max_per_group` patches are from one of `groups`, by default the images.
+        At most `max_per_group` patches are from one group. `groups` is the group index of each
+        patch; by default, each image is a group.
         """
         chosen: list[tuple[int, float]] = []
         n_chosen: dict[int, int] = {}

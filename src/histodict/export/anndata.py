@@ -121,7 +121,7 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnn
 def statistics_columns(
     rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnnotations
 ) -> dict[str, Any]:
-    """Return a column of `var` per statistic, NaN for unknown values; none if `rows` is empty.
+    """Return a column of `var` per statistic, NaN for unknown values; {} if `rows` is empty.
 
     Parameters
     ----------
@@ -363,7 +363,13 @@ class _PatchTable:
         ]
 
     def _var(self, usage_counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the columns of var; `usage_counts` (n_classes, n_atoms) are numbers of patches."""
+        """Return the columns of var.
+
+        Parameters
+        ----------
+        usage_counts : (n_classes, n_atoms), number of patches of each class that use each atom
+        sizes : (n_classes,), number of patches of each class
+        """
         atoms, classes = self.model.model_.atoms(), list(self.patch_map.classes)
         annotations = {} if atoms is None else self._annotation_columns(atoms, classes)
         fractions = usage_counts / np.maximum(sizes, 1)[:, None]
@@ -515,7 +521,7 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
 
 
 def _copy_or_read(table: Any) -> Any:
-    """Return a copy of a table, or the table of a file."""
+    """Return a copy of an AnnData table; if `table` is a path, read the file."""
     if isinstance(table, str | Path):
         return import_optional("anndata", "anndata", "to_anndata").read_h5ad(table)
     return table.copy()
@@ -542,7 +548,10 @@ def _squares(table: Any, side: float) -> Any:
 
 
 def _image(spatial: Any) -> Any:
-    """Return the thumbnail with the transformation to level-0 pixels."""
+    """Return the thumbnail as SpatialData image, with the transformation to level-0 pixels.
+
+    `spatial` is the entry of an image in `uns["spatial"]`.
+    """
     scale = 1 / spatial["scalefactors"]["tissue_hires_scalef"]
     transformation = import_module("spatialdata.transformations").Scale([scale, scale], ("y", "x"))
     pixels = np.moveaxis(spatial["images"]["hires"], 2, 0)

@@ -205,7 +205,7 @@ class SparseRows:
         self._group.attrs["shape"] = np.array([len(ends) - 1, self._n_columns])
 
     def count_nonzero(self, labels: NDArray[Any], n_labels: int) -> NDArray[np.int64]:
-        """Count the non-zero values of each column by label, (n_labels, n_columns).
+        """Return the number of non-zero values by row label and column, (n_labels, n_columns).
 
         `labels` has the label of each row, from 0 to n_labels - 1.
         """

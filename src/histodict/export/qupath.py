@@ -107,7 +107,7 @@ def usage_name(concept: str) -> str:
 
 
 def patch_features(patch_map: PatchMap) -> Iterator[str]:
-    """Yield one detection per patch on tissue, with its class scores and concepts.
+    """Yield each patch on tissue as a GeoJSON detection, with its class scores and concepts.
 
     A slide may have a million patches. The text common to a class is formatted once.
     """
@@ -139,7 +139,10 @@ def patch_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def _patch_template(name: str, class_index: int) -> str:
-    """Return a %-format of the features of a class: ten ring coordinates, then measurements."""
+    """Return a %-format of the GeoJSON features of patches of a class.
+
+    The values are ten ring coordinates, and the measurements as text.
+    """
     ring = ",".join(["[%s,%s]"] * 5)
     label = _classification(name, class_index).replace("%", "%%")
     return _feature(f'{{"type":"Polygon","coordinates":[[{ring}]]}}', "detection", label, "%s")
@@ -150,7 +153,10 @@ def _format_text(name: str) -> str:
 
 
 def area_features(patch_map: PatchMap) -> Iterator[str]:
-    """Yield one detection per connected area of patches of one class, with mean class scores."""
+    """Yield each area of connected patches of one class as a GeoJSON detection.
+
+    Measurements are the mean class scores, the size and the usage of concepts.
+    """
     grid = patch_map.grid
     across, down = ([_round(at) for at in lines] for lines in patch_map.cell_lines())
 
@@ -169,7 +175,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
 
 
 def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Iterator[str]:
-    """Yield one annotation of the second of the two classes per detected region."""
+    """Yield each detected region as a GeoJSON annotation of the positive (second) class."""
     label = _classification(patch_map.classes[1], 1)
     for region in regions:
         scores = [-region.score, region.score]
@@ -213,7 +219,10 @@ def _format_ring(ring: Ring) -> str:
 
 
 def _geometry(polygons: list[list[str]]) -> str:
-    """Return a GeoJSON Polygon or MultiPolygon; `polygons` has the formatted rings of each."""
+    """Return a GeoJSON Polygon or, for several polygons, MultiPolygon.
+
+    Each polygon is a list of its rings, formatted as coordinates.
+    """
     shapes = [f"[[{'],['.join(rings)}]]" for rings in polygons]
     if len(shapes) == 1:
         return f'{{"type":"Polygon","coordinates":{shapes[0]}}}'
@@ -243,7 +252,10 @@ def save_geojson(path: Path, features: Iterable[str]) -> None:
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing; .gz files contain no name and time, for reproducible bytes."""
+    """Return a context that yields a file for writing, compressed if the suffix is .gz.
+
+    Compressed files contain no name and time, so that equal content gives equal bytes.
+    """
     with path.open("wb") as file:
         if path.suffix != ".gz":
             yield file
@@ -372,9 +384,10 @@ def _java_rgb(rgb: tuple[int, int, int]) -> int:
 
 
 def _read_json(path: Path, list_name: str) -> Json | None:
-    """Return the content of a file whose entry `list_name` is a list of objects; None if missing.
+    """Return the content of a JSON file of a project; None if the file is missing.
 
-    Raise ValueError if the file is damaged.
+    The entry `list_name` must be a list of objects; otherwise the file is damaged and raises
+    ValueError.
     """
     if not path.exists():
         return None

@@ -152,7 +152,10 @@ def _group_means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.flo
 
 
 def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
-    """Return the jackknife group of each unit: one patient, or several with over 60 patients."""
+    """Return the index of the jackknife group of each unit, (n_units,).
+
+    A group is one patient or, if there are more than 60 patients, several.
+    """
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
     number = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
@@ -447,9 +450,10 @@ def associations(
 
 
 def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
-    """Return whether each value occurs in one class only, and several units share a value.
+    """Return whether each value occurs in one class only, and in two or more units on average.
 
-    For numbers, an accuracy of 1, of the best threshold, is also sufficient.
+    For numbers, it is also sufficient that one threshold separates the classes, so that `accuracy`
+    is 1. `n_units` is the number of pairs of patient and class.
     """
     n_values = len(set(values))
     # Values of a continuous property are shared by few patients and have one label by chance.
@@ -499,7 +503,7 @@ class _PatientClassUnits:
 
         Parameters
         ----------
-        values : category or numbers of each image
+        values : for each image, a category or a tuple of numbers
         permuted : (n_permutations, n_units), permuted class indices
         """
         if isinstance(values[0], str):
@@ -530,7 +534,7 @@ class _PatientClassUnits:
     ) -> NDArray[np.float64]:
         """Return the balanced accuracy of the best threshold for one class against the others.
 
-        It is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
+        This accuracy is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
         """
         sums = np.bincount(self.unit_of_image, numbers, len(self.classes))
         means = sums / np.bincount(self.unit_of_image, minlength=len(self.classes))

@@ -62,7 +62,10 @@ class UndefinedMetricError(ValueError):
 
 @dataclass(frozen=True)
 class Interval:
-    """Value of a metric, limits of its confidence interval, and confidence level."""
+    """Value of a metric, limits of its confidence interval, and confidence level.
+
+    `n_redrawn` is the number of draws of patients that were rejected, as the metric was undefined.
+    """
 
     value: float
     low: float
@@ -70,7 +73,7 @@ class Interval:
     level: float
     n_patients: int
     n_replicates: int
-    n_redrawn: int  # rejected draws, for which the metric was undefined
+    n_redrawn: int
 
 
 def bootstrap_interval(
@@ -144,8 +147,8 @@ class BootstrapReplicates:
         """Return the limits (low, high) of the percentile interval, corrected for few patients.
 
         The tail probabilities are changed from the normal to Student's t distribution. If
-        `widening` is not 1, the distances of the limits from the value are multiplied by it, and
-        the limits clipped to 0 and 1.
+        `widening` is not 1, the distances of the limits from the value are multiplied by
+        `widening`, and the limits are clipped to 0 … 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
         """
@@ -196,8 +199,9 @@ class PatientBootstrap:
     def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
         """Return the mean of a statistic over the repeats, for one draw of patients.
 
-        `times` (n_patients,) states how often each patient was drawn. Repeats in which the drawn
-        patients lack a class are left out; the result is NaN if none is left.
+        `statistic` is a function of the index of a repeat and the indices of its rows; `times`
+        (n_patients,) states how often each patient was drawn. Repeats in which the drawn patients
+        lack a class are left out; return NaN if no repeat is left.
         """
         # Ufuncs are called directly because this runs for thousands of draws.
         has_class = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
@@ -507,7 +511,15 @@ def _column_aucs(
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return AUC, lower and upper limit of each column; `draws` are from `_draw_patients`."""
+    """Return the AUC, and its lower and upper limit, of each column of `values`.
+
+    Parameters
+    ----------
+    values, positive : see `auc_per_feature`
+    indices : (n_units,), patient index of each unit
+    n_patients : number of patients
+    draws : results of `_draw_patients`; if empty, the limits are NaN
+    """
     ranks = _Ranks(values, positive)
     aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
@@ -552,7 +564,11 @@ def _draw_patients(
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
-    """Draw patients with replacement, with both classes; return the count of each patient."""
+    """Return how often each patient is drawn in a bootstrap sample, (n_patients,).
+
+    Samples are drawn until one has both positive and other units. `indices` is the patient index of
+    each unit, and `positive` states whether the unit is positive.
+    """
     while True:
         times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
         if times[indices[positive]].any() and times[indices[~positive]].any():

@@ -187,7 +187,10 @@ class _FoldSearch:
         return self.folds
 
     def _costs(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the costs of folds, given their numbers of images and groups, (..., n + 1)."""
+        """Return the cost of each fold from its `totals` (..., n_classes + 1).
+
+        The columns are the number of images of each class, and the number of groups.
+        """
         imbalance = ((totals - self.target) ** 2 * self.weights).sum(axis=-1)
         costs: NDArray[np.float64] = imbalance + _MISSING_CLASS_COST * (totals == 0).sum(axis=-1)
         return costs
@@ -203,7 +206,10 @@ class _FoldSearch:
         return bool(np.all(np.abs(self.totals - self.target)[:, : self.n_classes] < 1))
 
     def _improve(self, group: int) -> bool:
-        """Move a group to another fold, or swap two groups; return False if neither is better."""
+        """Move a group to another fold, or swap it with a group there, if this reduces the cost.
+
+        Return whether the folds have changed.
+        """
         current, row = self.folds[group], self.members[group]
         costs, rest = self._costs(self.totals), self.totals[current] - row
         moves = self._costs(rest) + self._costs(self.totals + row) - costs[current] - costs
@@ -492,7 +498,10 @@ class _Groups:
 def _shuffled_by_class(
     manifest: Manifest, chosen: NDArray[np.bool_], rng: np.random.Generator
 ) -> dict[str, list[int]]:
-    """Return the selected images of each class in random order, whatever the manifest order."""
+    """Return the indices of the selected images of each class in random order.
+
+    The result does not depend on the order of the manifest.
+    """
     labels, names = manifest.labels, image_names(manifest)
     indices = sorted(_selected_indices(chosen), key=names.__getitem__)
     queues = {
@@ -502,7 +511,10 @@ def _shuffled_by_class(
 
 
 def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:
-    """Return the first n images of each class, sorted; `split` is the name for messages."""
+    """Return the first n image indices of each class, sorted.
+
+    `queues` are the indices of the images of each class, `split` is the name for messages.
+    """
     for name, queue in queues.items():
         if len(queue) < n:
             raise SplitError(
@@ -518,7 +530,7 @@ def _generator(random_state: int, repeat: int) -> np.random.Generator:
 
 
 def _canonical_labels(folds: NDArray[np.int64]) -> tuple[int, ...]:
-    """Renumber folds by first occurrence, so that equal divisions give equal tuples."""
+    """Return the folds, numbered by first occurrence, so that equal divisions give equal tuples."""
     numbers: dict[int, int] = {}
     return tuple(numbers.setdefault(fold, len(numbers)) for fold in folds.tolist())
 

@@ -246,7 +246,7 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
 
 
 def load_splits(path: Path | str, manifest: Manifest) -> Splits:
-    """Read splits from a file; the images may have another order than when it was written.
+    """Read splits from a file; the images of `manifest` may have another order than in the file.
 
     Parameters
     ----------

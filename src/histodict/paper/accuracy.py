@@ -129,7 +129,10 @@ def run_confusion(setting: Setting) -> Outcome:
 
 
 def _confusion_rows(setting: Setting, evaluation: Evaluation, method: str) -> list[Row]:
-    """Return the rows of a method's confusion matrix over all repeats, with "no tissue" column."""
+    """Return a table row per entry of a method's confusion matrix, summed over repeats.
+
+    Test images without tissue are counted in an additional column.
+    """
     repeats = evaluation.repeats(method, evaluation.sizes()[0], "labels")
     truth = np.concatenate([repeat.labels for repeat in repeats])
     predicted = np.concatenate([repeat.predictions for repeat in repeats])
@@ -292,7 +295,14 @@ def _image_curves(setting: Setting, methods: Sequence[str]) -> Iterator[_Curve]:
 def _predict_test_images(
     setting: Setting, tasks: Sequence[EvaluationTask], models: Sequence[TissueClassifier]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for every test image its fraction of healthy patches, true and predicted disease."""
+    """Predict all test images.
+
+    Returns
+    -------
+    healthy_fractions : (n_images,), fraction of healthy patches
+    diseased : (n_images,), whether the true class is the diseased class
+    predicted : (n_images,), whether the predicted class is the diseased class
+    """
     positive_class = setting.dataset.diseased_class
     healthy_fractions, diseased, predicted = [], [], []
     for task, model in zip(tasks, models, strict=True):
@@ -355,7 +365,13 @@ def _region_curves(
 def _rates_at_sizes(
     findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Return (false alarm, miss) rates; `sizes` are the minimum region sizes m of the splits."""
+    """Return the rates (false alarm, miss) of all test images.
+
+    Parameters
+    ----------
+    findings : for each split, the largest regions of its test images
+    sizes : for each split, the minimum region size m
+    """
     pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
     alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
     misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]

@@ -114,7 +114,11 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 
 
 def _recorded_time(method: str, problem: Problem) -> Row:
-    """Return columns with the most recorded iterations at this size, and their shortest time."""
+    """Return the columns "recorded seconds" and "recorded iterations" for a problem of this size.
+
+    Of several records, the shortest with the most iterations counts; without a record, both columns
+    are None.
+    """
     sizes = asdict(problem)
     del sizes["n_iter"]
     times = [
@@ -202,7 +206,7 @@ def measure_training_times(problem: Problem, execution: ExecutionOptions) -> dic
 def measure_training_time(
     method: str, problem: Problem, *, n_jobs: int | None = None, seed: int = 0
 ) -> float:
-    """Return the training time in seconds on synthetic samples, without compilation."""
+    """Return the training time in seconds on synthetic samples; compilation is not measured."""
     tiny = replace(problem, n_atoms=4, n_samples=20, n_nonzero=2, n_iter=1)
     _time_training(method, tiny, n_jobs, seed)
     return _time_training(method, problem, n_jobs, seed)

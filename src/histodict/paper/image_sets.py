@@ -158,7 +158,7 @@ _BREAKHIS = re.compile(r"SOB_([BM])_[A-Z]+-(\d+-\w+)-(\d+)-\d+$")
 
 
 def find_ucsb(root: Path) -> list[Dataset]:
-    """Find the UCSB breast benchmark: benign and malignant tissue."""
+    """Return the task of the UCSB breast benchmark, benign or malignant; [] if it is not found."""
     records = [
         ImageRecord(path, name[2].lower(), name[1].lower())
         for path, name in _match_file_names(root, _UCSB)
@@ -167,7 +167,10 @@ def find_ucsb(root: Path) -> list[Dataset]:
 
 
 def find_breakhis(root: Path) -> list[Dataset]:
-    """Find BreakHis: benign and malignant breast tumours, one task per magnification."""
+    """Return a task per magnification of BreakHis, benign or malignant breast tumours.
+
+    Return [] if no file name is of BreakHis.
+    """
     by_scale: dict[int, list[ImageRecord]] = {}
     for path, name in _match_file_names(root, _BREAKHIS):
         label = {"B": "benign", "M": "malignant"}[name[1]]
@@ -206,9 +209,10 @@ _PRIMARY = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
 
 
 def find_tcga(root: Path) -> list[Dataset]:
-    """Find TCGA slides in one folder per class; the patient is in the barcode of the file name.
+    """Return the task of TCGA slides in one folder per class; [] if no file name has a barcode.
 
-    Masks of regions, such as microvascular proliferation, are in the folder masks/.
+    The barcode contains the patient. Masks of regions, such as microvascular proliferation, are in
+    the folder masks/.
     """
     folders = list_subfolders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASKS}
@@ -220,7 +224,10 @@ def find_tcga(root: Path) -> list[Dataset]:
 
 
 def find_lc25000(root: Path) -> list[Dataset]:
-    """Find LC25000: lung_image_sets/ and colon_image_sets/, or the class folders of one organ."""
+    """Return a task per organ of LC25000; [] if there are no class folders.
+
+    These are in lung_image_sets/ and colon_image_sets/, or directly in `root`.
+    """
     top = list_subfolders(root).get("lung_colon_image_set", root)
     reason = (
         "LC25000 contains about 20 rotated or flipped copies of each source image; keep one "
@@ -244,7 +251,10 @@ def find_lc25000(root: Path) -> list[Dataset]:
 
 
 def find_kather(root: Path) -> list[Dataset]:
-    """Find nine folders of NCT-CRC-HE (ADI/ … TUM/) or the eight of 2016 (01_TUMOR/ …)."""
+    """Return the task of Kather's tiles of colorectal cancer; [] if there are no class folders.
+
+    These are the nine of NCT-CRC-HE (ADI/ … TUM/), or the eight of 2016 (01_TUMOR/ …).
+    """
     folders = list_subfolders(root)
     newer = {name.upper(): path for name, path in folders.items() if name in _TISSUES_2018}
     older = {name: path for name, path in folders.items() if _TISSUE_2016.match(name)}
@@ -286,7 +296,10 @@ _SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
 
 
 def find_camelyon(root: Path) -> list[Dataset]:
-    """Find CAMELYON: tiles of lymph node slides, whose masks outline tumour."""
+    """Return the task of CAMELYON: tiles of lymph node slides, with masks of the tumour.
+
+    Return [] unless there are the folders images/ and masks/.
+    """
     folders = list_subfolders(root)
     if not {"images", _MASKS} <= set(folders):
         return []
@@ -316,7 +329,10 @@ def _slide_or_patient(name: str) -> str | None:
 
 
 def _patient_or_tile_group(name: str) -> str:
-    """Return the patient or slide of a tile; if unknown, its number without the last digit."""
+    """Return the patient or slide of a tile, by which tiles are grouped.
+
+    If both are unknown, return the number of the tile without the last digit.
+    """
     # Tiles are numbered along a slide, so consecutive numbers overlap or touch.
     return _slide_or_patient(name) or (
         f"{name[:-1]}x" if name.isdigit() and len(name) > 1 else name
@@ -327,7 +343,7 @@ _GRADE_TABLE = "Grade.csv"
 
 
 def find_glas(root: Path) -> list[Dataset]:
-    """Find GlaS: benign and malignant glands of the colon; masks outline the glands."""
+    """Return the task of GlaS, benign or malignant glands of the colon; [] without Grade.csv."""
     if not (root / _GRADE_TABLE).is_file():
         return []
     files = {path.stem: path for path in list_images(root)}
@@ -369,7 +385,10 @@ _HDF5_PREFIX = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_m
 
 
 def find_pcam(root: Path) -> list[Dataset]:
-    """Find PatchCamelyon: lymph node tiles with or without tumour in the centre."""
+    """Return the task of PatchCamelyon: lymph node tiles with or without tumour in the centre.
+
+    Return [] if no images are found.
+    """
     packed = [split for split in _SPLITS if (root / f"{_HDF5_PREFIX}{split}_x.h5").is_file()]
     records = [record for split in packed for record in _extract_hdf5(root, split)]
     records = records or _read_kaggle(root) or _read_class_folders(root)

@@ -48,6 +48,7 @@ class Outcome:
 
     Attributes
     ----------
+    name : name of the files and of the experiment
     title, note : heading and caption
     rows : rows of the main table
     text : summary for the terminal
@@ -262,7 +263,7 @@ class ExperimentOptions:
     ----------
     methods, preset : names of the methods, and of the preset of their settings
     settings : recipe settings as text, as for `train --set`
-    per_class : training images of each class; None for those of half of the patients
+    per_class : number of training images of each class; None for two-fold cross-validation
     n_repeats : number of repeated splits
     """
 
@@ -310,9 +311,9 @@ class Setting:
 
         Parameters
         ----------
-        defaults : methods without that option
+        defaults : methods if the option is not given
         possible : methods that the experiment supports
-        reason : why it supports no others, for the error message
+        reason : why the experiment supports no other methods, for the error message
 
         Raises
         ------
@@ -335,7 +336,7 @@ class Setting:
         }
 
     def compared_plans(self) -> dict[str, Plan]:
-        """Return the plans of experiments that compare all methods."""
+        """Return the plan of each method, for experiments that compare all methods."""
         return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
@@ -412,7 +413,10 @@ class Setting:
         return {"data": self.dataset.name, "source": OURS, "method": paper_name(method)}
 
     def describe(self, manifest: Manifest | None = None) -> str:
-        """Return a caption on images and their splits; None for the labelled images."""
+        """Return a caption that describes images and their splits.
+
+        `manifest` are the images; None stands for the labelled images of the experiments.
+        """
         manifest = manifest or self.images
         protocol = self.split(manifest).protocol
         times = f", {protocol['n_repeats']} times" if protocol["n_repeats"] > 1 else ""
@@ -472,7 +476,10 @@ _PNG_DPI = 130
 
 
 def save_figure(outcome: Outcome, path: Path) -> list[Path]:
-    """Write the figure of an outcome to path.svg, with text as text, and path.png; return both."""
+    """Write the figure of an outcome to path.svg and path.png, and return both paths.
+
+    Text in the SVG file is not converted to outlines.
+    """
     with mpl.rc_context(_STYLE):
         figure = outcome.draw()
         svg, png = path.with_suffix(".svg"), path.with_suffix(".png")

@@ -251,7 +251,10 @@ def _parse_grid(settings: dict[str, Any], max_cells: int) -> PatchGrid:
 def _assign_nearest_free_cells(
     file: FeatureFile, step: float
 ) -> tuple[PatchGrid, NDArray[np.int64]]:
-    """Return a grid, with cells of side `step` or finer, and the nearest free cell per patch."""
+    """Return a grid, and the nearest free cell (row, column) of each patch, (n, 2).
+
+    `step` is the side of the cells in level-0 pixels, halved while many patches share cells.
+    """
     for _ in range(_MAX_HALVINGS):
         grid = _enlarge(
             _make_covering_grid(file, step, _find_origin(file.coords, step)), file.n_rows
@@ -295,7 +298,11 @@ def with_large_chunks(grid: PatchGrid) -> PatchGrid:
 
 
 def _find_origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
-    """Return the grid's first corner (x, y): 0, or the most frequent remainder modulo `step`."""
+    """Return the first corner (x, y) of a grid with cells of side `step`, in level-0 pixels.
+
+    Each coordinate is 0 if all patches fit a grid from 0, otherwise the most frequent remainder of
+    the coordinates of patches modulo `step`.
+    """
     origin = []
     for positions in coords.T:
         remainder = positions - np.rint(positions / step) * step
@@ -308,7 +315,7 @@ def _find_origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
 
 
 def _nearest_cells(coords: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
-    """Return (row, column) of the cell nearest to each patch, (n, 2); negative before the grid."""
+    """Return (row, column) of the nearest cell of each patch, (n, 2), also outside the grid."""
     return np.rint((coords - [grid.left, grid.top]) / grid.step).astype(np.int64)[:, ::-1]
 
 
@@ -323,14 +330,17 @@ def _count_distinct(cells: NDArray[np.int64]) -> int:
 
 
 def _enlarge(grid: PatchGrid, n_patches: int) -> PatchGrid:
-    """Return the grid, enlarged if it has fewer cells than patches."""
+    """Return the grid with at least √n_patches rows and columns, so that all patches get a cell."""
     side = math.isqrt(n_patches) + 1
     rows, columns = max(grid.n_rows, side), max(grid.n_columns, side)
     return replace(grid, n_rows=rows, n_columns=columns)
 
 
 def _resolve_shared_cells(cells: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int64]:
-    """Return distinct cells; a patch whose cell is occupied gets the nearest free cell."""
+    """Return distinct cells (row, column) of patches, (n, 2).
+
+    If several patches have the same cell, all but the first get the nearest free cells.
+    """
     cells = np.clip(cells, 0, [grid.n_rows - 1, grid.n_columns - 1])
     _, first = np.unique(cells, axis=0, return_index=True)
     taken = {(row, column) for row, column in cells[first].tolist()}
@@ -356,7 +366,10 @@ def _ring_cells(row: int, column: int, grid: PatchGrid) -> Iterator[tuple[int, i
 
 
 def context_margin(patch_px: int, context: int) -> tuple[int, int]:
-    """Return the pixels of context (left or above, right or below) on either side of a patch."""
+    """Return the width of the context before (left, above) and after (right, below) a patch.
+
+    `context` is the side of the context area in patches; widths are in pixels.
+    """
     margin = patch_px * (context - 1)
     return margin // 2, margin - margin // 2
 
@@ -366,7 +379,8 @@ def read_with_context(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read the pixels of a chunk of patches, with and without the context of the patches.
 
-    `source` and `grid` must have the same origin.
+    `context` is the side of the context areas in patches. `source` and `grid` must have the same
+    origin.
 
     Returns
     -------
@@ -394,7 +408,7 @@ def downsampled_context(
     ----------
     area : pixels of a chunk with context
     side, stride : side of the context areas and distance between them, in pixels of `area`
-    context : integer factor by which they are reduced
+    context : integer factor by which the context areas are reduced
     chosen : mask (rows, columns) of the selected patches
     """
     windows = np.lib.stride_tricks.sliding_window_view(area, (side, side), axis=(0, 1))

@@ -72,7 +72,8 @@ class PatchMap:
     margins : (n_rows, n_columns, n_classes), class margins of residuals or, after
         `centre_on_score`, contributions of the patches, whose mean is the image's scores
     classes : class names by index
-    path, mpp : the image, and µm per level-0 pixel; None if unknown
+    path : image
+    mpp : µm per level-0 pixel; None if unknown
     offset : (x, y) of the image's upper left pixel in level-0 coordinates of OpenSlide and QuPath
     excluded : description of the tissue that quality filters exclude; empty if nothing is excluded,
         None without filters
@@ -263,6 +264,7 @@ class PatchMap:
         Returns
         -------
         float
+            Level-0 coordinate of the clipped end.
         """
         if self.size is None or not self.size[axis] < at < self.size[axis] + width:
             return at

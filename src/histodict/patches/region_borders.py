@@ -71,8 +71,8 @@ class RegionBorders:
 
         Parameters
         ----------
-        step : side of a grid cell
-        first : (x, y) of the upper left corner of the first cell
+        step : side of a grid cell, in the unit of the returned coordinates
+        first : (x, y) of the upper left corner of the first cell, in the same unit
         """
         corners = self._corners * step + np.array(first)
         integers = corners.astype(np.int64)
@@ -101,7 +101,10 @@ class _BorderRuns(NamedTuple):
     is_left_turn: NDArray[np.bool_]
 
     def start_corners(self, turns: int) -> Ints:
-        """Return (x, y) of the start of each run, before padding and `turns` rotations by 90°."""
+        """Return the start (x, y) of each run in the original grid, (n_runs, 2).
+
+        `turns` is the number of rotations by 90° that are undone, as is the padding.
+        """
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
         for _ in range(turns):
@@ -127,7 +130,10 @@ def _find_upper_runs(grid: Ints) -> _BorderRuns:
 
 
 def _following_runs(sides: list[_BorderRuns]) -> Ints:
-    """Return the index of the run that follows each run; `sides` are those of four rotations."""
+    """Return the index of the run that follows each run along its border, (n_runs,).
+
+    `sides` are the runs of the four rotations; indices count the runs of all sides in order.
+    """
     counts = np.cumsum([0, *(len(side.first) for side in sides)])
     followers = []
     for turns, side in enumerate(sides):
@@ -144,10 +150,10 @@ def _following_runs(sides: list[_BorderRuns]) -> Ints:
 
 
 def _join_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the cycles of a permutation, joined, and the end position of each cycle.
+    """Return the concatenated cycles of a permutation, and the end position of each cycle.
 
-    A cycle begins with its element that comes first in `order`, which is repeated at its end.
-    Cycles are sorted by this element. `follower` is the permutation.
+    A cycle begins with the one of its elements that comes first in `order`, and ends with the same
+    element. Cycles are sorted by their first elements. `follower` is the permutation.
     """
     following, is_unvisited = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")

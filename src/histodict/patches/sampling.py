@@ -34,7 +34,10 @@ class LocationConstraint:
     box: tuple[int, int, int, int] | None = None
 
     def intersection(self, other: LocationConstraint | None) -> LocationConstraint:
-        """Return the constraint that accepts what both accept; None accepts all positions."""
+        """Return the constraint that accepts the positions that both constraints accept.
+
+        If `other` is None, this is the constraint itself.
+        """
         if other is None:
             return self
 
@@ -66,7 +69,7 @@ def sample_patches(
     rng : random generator
     accept : function of patches that returns the mask of accepted ones
     allowed : constraint on positions, checked before pixels are read
-    context : width of the context in patches
+    context : side of the context area in patches; 1 for no context
     """
     patch_px, downsample = grid.patch_px, grid.downsample
     width, height = (int(length / downsample) for length in source.size)
@@ -93,8 +96,8 @@ def _draw_corners(
 ) -> NDArray[np.int64]:
     """Return up to n_corners random patch corners (n, 2) that `allowed` accepts.
 
-    `limits` are the exclusive maxima of x and y. Candidates are drawn from the box of `allowed`;
-    enough of them are accepted if 0.1 % of this box is.
+    `limits` are the exclusive maxima of x and y. At least 20 candidates per corner are drawn
+    from the box of `allowed`.
     """
     if allowed is None:
         return rng.integers(0, limits, size=(n_corners, 2))
@@ -108,7 +111,10 @@ def _draw_corners(
 
 
 def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Rotate and reflect each patch, or pair of patch and context, at random (8 orientations)."""
+    """Return patches in random orientations, out of the 8 of a square.
+
+    `patches` are patches, or pairs of a patch and its context, which get the same orientation.
+    """
     transformed = patches.copy()
     choices = rng.integers(0, 8, len(patches))
     for choice in range(1, 8):
@@ -121,7 +127,10 @@ def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDA
 def _patch_reader(
     source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
-    """Return a function from corners (n, 2) to patches, with their context if context > 1."""
+    """Return a function that reads the patches at corners (n, 2), as returned by `sample_patches`.
+
+    `n_pixels` is the size of the downsampled image; small images are read as a whole.
+    """
     before, after = context_margin(patch_px, context)
     side = patch_px * context
     if n_pixels <= _WHOLE_PX:

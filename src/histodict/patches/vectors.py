@@ -83,7 +83,7 @@ def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np
     return total / len(X)
 
 
-PatchVectors = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+PatchVectorFunction = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 # Contrast below one grey level is noise, which is not amplified to unit norm.
 _MIN_CONTRAST = 1 / 255
@@ -95,11 +95,13 @@ class PreparedSource(RegionSource, Protocol):
     Attributes
     ----------
     downsample : level-0 pixels per pixel of a patch
-    context : width of the context in patches
+    context : side of the area around a patch from which its context vectors are computed, in
+        patches
     is_augmented : whether training patches are rotated and mirrored at random (`augment_patches`)
-    border : padding of encoder inputs beyond the image (`border_mode` of the recipe)
+    border : how an encoder pads its input beyond the image (`border_mode` of the recipe)
     cache : cache of encoder features; None disables it
-    content : part of the image that the grid covers, at whose border contexts are mirrored
+    content : part of the image that the grid covers; the context of a patch at its border is
+        completed by mirroring
     pixels_key : cache key of everything that determines the pixels
     """
 
@@ -127,7 +129,10 @@ class PreparedSource(RegionSource, Protocol):
     def tissue_windows(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
-        """Return the mask (rows, columns) of tissue patches of a grid of side × side pixels."""
+        """Return the mask (rows, columns) of tissue patches on a grid.
+
+        `side` is the side of a patch and `stride` the distance of patches, in pixels of `pixels`.
+        """
 
 
 class PrecomputedSource(Protocol):
@@ -145,10 +150,16 @@ class PrecomputedSource(Protocol):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of patches in a chunk with vectors, and the vectors."""
+        """Return the vectors of the patches in a chunk.
+
+        Returns
+        -------
+        mask : (rows, columns), whether each grid position of the chunk has a vector
+        vectors : (n, n_features), row by row
+        """
 
     def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors at these indices."""
+        """Return the vectors (n, n_features) of the patches at these indices of `cells`."""
 
 
 class PatchFeatures:
@@ -157,7 +168,7 @@ class PatchFeatures:
     Attributes
     ----------
     atoms_are_images : whether atoms of such vectors can be shown as images
-    uses_context : whether vectors may include the context of a patch (`context`)
+    uses_context : whether vectors may include the context of a patch (`PreparedSource.context`)
     is_local : whether the vector of a patch depends on its own pixels only, not on its chunk
     is_precomputed : whether vectors come from feature files, without pixels
     precision : NumPy type that represents the vectors exactly
@@ -271,7 +282,7 @@ class PixelFeatures(PatchFeatures):
     atoms_are_images : whether atoms of such vectors can be shown as images
     """
 
-    def __init__(self, make_vectors: PatchVectors, *, atoms_are_images: bool = True) -> None:
+    def __init__(self, make_vectors: PatchVectorFunction, *, atoms_are_images: bool = True) -> None:
         self.make_vectors = make_vectors
         self.atoms_are_images = atoms_are_images
 
@@ -280,7 +291,7 @@ class PixelFeatures(PatchFeatures):
         return self.make_vectors(patches)
 
     def length(self, patch_px: int, n_channels: int) -> int | None:
-        """Return the number of pixel values; None if vectors are not images."""
+        """Return the number of values of a patch; None if vectors cannot be shown as images."""
         return n_channels * patch_px**2 if self.atoms_are_images else None
 
     def compute_chunk(
@@ -324,7 +335,10 @@ class PixelFeatures(PatchFeatures):
     def _multiscale_vectors(
         self, image: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
-        """Return vectors of patches (n, n_scales, patch_px, patch_px, 3); scales weigh equally."""
+        """Return one vector per patch, in which all scales have equal weight.
+
+        `patches` are the patches and their contexts, (n, n_scales, patch_px, patch_px, 3).
+        """
         parts = [self.make_vectors(image.normalize(patches[:, i])) for i in range(patches.shape[1])]
         return _concatenate_scales(parts)
 
@@ -332,7 +346,10 @@ class PixelFeatures(PatchFeatures):
 def _context_patches(
     image: PreparedSource, grid: PatchGrid, area: NDArray[np.uint8], is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the context of selected patches, downsampled; `area` is from `read_with_context`."""
+    """Return the contexts of selected patches, reduced to patch size: (n, patch_px, patch_px, 3).
+
+    `area` is from `read_with_context`, and `is_selected` is a mask (rows, columns).
+    """
     side, stride, context = grid.patch_px, grid.stride_px, image.context
     if stride % context == 0:  # neighbouring patches share their blocks
         reduced = image.normalize(block_means(area, context))

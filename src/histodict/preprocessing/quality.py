@@ -87,7 +87,10 @@ def is_inked(squares: Squares, density: float) -> NDArray[np.bool_]:
 
 
 def is_folded(squares: Squares, density: float) -> NDArray[np.bool_]:
-    """Return whether each square is folded, (n,); `density` is the median of all tissue."""
+    """Return whether each square is folded, (n,).
+
+    `density` is the median optical density of all tissue of the image.
+    """
     folded: NDArray[np.bool_] = (
         np.median(_density(squares), axis=(1, 2)) > _MIN_FOLD_RATIO * density
     )
@@ -194,7 +197,11 @@ class QualityMap:
     def _measure(
         self, source: _Source, x: int, y: int, threshold: TissueThreshold, density: float
     ) -> None:
-        """Test the squares of the part of the image whose upper left corner is (x, y)."""
+        """Compute `tissue` and `excluded` for one part of the image.
+
+        (x, y) is the upper left corner of the part in level-0 pixels; for `threshold` and `density`
+        see the parameters of the class.
+        """
         rows, columns = (
             slice(at // SQUARE, min((at + _PART_SIDE) // SQUARE, n))
             for at, n in zip((y, x), self.tissue.shape, strict=True)
@@ -214,7 +221,7 @@ class QualityMap:
             excluded[rows, columns][has_tissue] = is_excluded(squares[has_tissue], density)
 
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether no filter excludes each position (x, y), in level-0 pixels."""
+        """Return the mask of the positions (x, y), in level-0 pixels, that no filter excludes."""
         n_rows, n_columns = self.tissue.shape
         row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
         column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)

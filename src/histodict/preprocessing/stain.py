@@ -40,10 +40,10 @@ class StainTransform(Protocol):
 
     @property
     def unchanged_reason(self) -> str:
-        """Reason why the pixels are not changed; else empty."""
+        """Reason why the pixels are not changed; empty if they are changed."""
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Transform pixels (..., 3)."""
+        """Return the transformed pixels (..., 3)."""
 
 
 class StainNormalizer(Protocol):
@@ -105,7 +105,7 @@ class Reinhard:
         return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Normalise pixels (..., 3)."""
+        """Return the normalised pixels (..., 3)."""
         gain = np.array(self.TARGET_DEVIATION) / self.deviation
         shift = self.TARGET_MEAN - gain * self.mean
         # lab = A f + b is affine in f = f(XYZ), so the transform is one matrix and an offset.
@@ -126,7 +126,7 @@ def lab_statistics(pixels: Pixels) -> tuple[NDArray[np.float64], NDArray[np.floa
 
 
 def to_lab(pixels: Pixels) -> Matrix:
-    """Convert sRGB pixels (n_pixels, 3) to CIE L*, a*, b*, white point D65."""
+    """Return CIE L*, a*, b* (white point D65) of sRGB pixels, (n_pixels, 3)."""
     return np.stack(_multiply_planes(_LAB_OF_F, _rgb_to_lab_f(pixels.T), _LAB_OFFSET), axis=-1)
 
 
@@ -174,7 +174,7 @@ def _lab_f_table() -> Plane:
 
 
 def _apply_table(table: NDArray, light: Plane) -> NDArray:
-    """Return the entries of a table for values of linear light, clipped to 0 and 1."""
+    """Return the table entry of each value of linear light; values are clipped to 0 … 1 first."""
     steps = np.clip(light, 0, 1)
     steps *= _N_STEPS - 1
     steps += 0.5
@@ -240,7 +240,7 @@ class Macenko:
         return cls(tuple(map(tuple, W.tolist())), tuple(strength.tolist()))
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Normalise pixels (..., 3)."""
+        """Return the normalised pixels (..., 3)."""
         ratio = np.array(self.TARGET_STRENGTH) / self.strength
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
@@ -260,7 +260,10 @@ _MAX_SINGLE_STAIN_COSINE = float(np.cos(np.radians(6)))
 
 
 def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Estimate the unit vectors of haematoxylin and eosin (2, 3) from densities (n_pixels, 3)."""
+    """Return estimated unit vectors of haematoxylin and eosin, (2, 3).
+
+    `OD` are the optical densities of tissue pixels, (n_pixels, 3).
+    """
     V = np.linalg.eigh(OD.T @ OD / len(OD))[1][:, :0:-1]  # the right singular vectors of OD
     V = V * np.where(V.sum(axis=0) < 0, -1, 1)
     plane = OD @ V
@@ -271,7 +274,10 @@ def stain_matrix(OD: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the 99th percentiles of the stain amounts, (2,), from densities and stain matrix W."""
+    """Return the 99th percentiles of the amounts of both stains, (2,).
+
+    `OD` are optical densities of tissue pixels, (n_pixels, 3), and `W` is the stain matrix, (2, 3).
+    """
     strength: NDArray[np.float64] = np.percentile(
         OD @ np.linalg.pinv(W), _STRENGTH_PERCENTILE, axis=0
     )
@@ -304,11 +310,11 @@ class LookupTransform:
 
     @property
     def unchanged_reason(self) -> str:
-        """Reason why the pixels are not changed; else empty."""
+        """Reason why the pixels are not changed; empty if they are changed."""
         return self._transform.unchanged_reason
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """Transform pixels (..., 3), computing only colours that are not cached."""
+        """Return the transformed pixels (..., 3); compute only colours that are not cached."""
         rows = pixels.reshape(-1, 3)
         out = np.empty_like(rows)
         for start in range(0, len(rows), _BLOCK_PIXELS):
@@ -333,7 +339,10 @@ class LookupTransform:
 
 
 def _transform_by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Apply a function of the three colour planes to blocks of pixels (..., 3)."""
+    """Return pixels (..., 3) transformed by `change`, block by block to save memory.
+
+    `change` is a function from the colour planes (3, n) of a block to its three new planes.
+    """
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
     for start in range(0, len(rows), _BLOCK_PIXELS):

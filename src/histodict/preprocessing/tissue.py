@@ -137,7 +137,10 @@ def _count_uniform_lines(source: Source, box: list[int], axis: int, is_last: boo
 def _read_strips(
     source: Source, box: list[int], axis: int, is_last: bool
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield blocks (n, length, 3) of rows or columns of a box, from one side inwards."""
+    """Yield blocks (n, length, 3) of rows or columns of a box, from one side inwards.
+
+    For `axis` and `is_last` see `_count_uniform_lines`.
+    """
     for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
         stop = min(start + _MARGIN_STRIP, box[axis + 2])
         part = box.copy()
@@ -206,8 +209,8 @@ class TissueThreshold:
     def from_tile(cls, thumbnail: NDArray[np.uint8]) -> TissueThreshold:
         """Fit the thresholds to pixels (height, width, 3) of a tile or photograph.
 
-        If less than 1 % of the pixels is tissue and the image is not empty, all pixels count as
-        tissue.
+        If less than 1 % of the pixels is tissue, all usable pixels count as tissue, unless nearly
+        all are smooth background or black padding.
         """
         fitted = cls.from_thumbnail(thumbnail)
         if fitted.mask(thumbnail).mean() >= _MIN_TILE_TISSUE:
@@ -252,7 +255,10 @@ class TissueThreshold:
         return padding | self._is_sum_less(planes, (1, 0, 0), (0, _MAX_INK_RATIO, 0))
 
     def _is_stained_or_dark(self, planes: _Planes, fraction: float) -> NDArray[np.bool_]:
-        """Return the mask of stained or dark pixels, with thresholds multiplied by `fraction`."""
+        """Return the mask of pixels that are stained or dark.
+
+        The distances of the thresholds from white are multiplied by `fraction`.
+        """
         if self.accepts_all:
             return np.ones(planes[0].shape, bool)
         green, red, blue = (
@@ -269,10 +275,10 @@ class TissueThreshold:
     def _is_sum_less(
         self, planes: _Planes, left: _Weights, right: _Weights, constant: float = 0.0
     ) -> NDArray[np.bool_]:
-        """Return whether left · (r, g, b) < right · (r, g, b) + constant, relative to white.
+        """Return the mask of pixels with left · (r, g, b) < right · (r, g, b) + constant.
 
-        The sums are computed with 16-bit integers, which are much faster than floats. `constant` is
-        only used if `right` is 0.
+        r, g and b are `planes` divided by the white of the image. The sums are computed with 16-bit
+        integers, which are much faster than floats. `constant` is only used if `right` is 0.
         """
         factors = np.array([left, right]) / self.white
         scale = _MAX_FACTOR / factors.sum(axis=1).max()
@@ -345,7 +351,10 @@ def tissue_fraction(tiles: NDArray[np.uint8], threshold: TissueThreshold) -> NDA
 def window_fraction(
     pixels: NDArray[np.uint8], threshold: TissueThreshold, side: int, stride: int
 ) -> NDArray[np.float64]:
-    """Return the fraction of tissue in squares of `side` pixels every `stride` pixels."""
+    """Return the fraction of tissue in the squares of a grid, (rows, columns).
+
+    `side` is the side of a square and `stride` the distance of squares, in pixels of `pixels`.
+    """
     bands = _window_sums(threshold.mask(pixels), side, stride)
     counts = _window_sums(bands.T, side, stride).T
     fraction: NDArray[np.float64] = counts / side**2
@@ -353,7 +362,7 @@ def window_fraction(
 
 
 def _window_sums(values: NDArray[Any], side: int, stride: int) -> NDArray[np.int32]:
-    """Return column sums over windows of `side` rows that start every `stride` rows."""
+    """Return sums (n_windows, n_columns) over `side` rows, for windows every `stride` rows."""
     sums = np.zeros(((len(values) - side) // stride + 1, values.shape[1]), np.int32)
     for first in range(side):  # many times as fast as a sum over windows
         sums += values[first : first + (len(sums) - 1) * stride + 1 : stride]
@@ -368,7 +377,10 @@ def _max_channel(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _test_by_blocks(
     pixels: NDArray[np.uint8], test: Callable[[_Planes], NDArray[np.bool_]]
 ) -> NDArray[np.bool_]:
-    """Apply a test to pixels (..., 3), in blocks that fit into the CPU cache."""
+    """Return the mask (...) of the pixels (..., 3) that pass a test.
+
+    `test` is called with the three colour planes of blocks that fit into the CPU cache.
+    """
     rows = pixels.reshape(-1, 3)
     found = np.empty(len(rows), bool)
     for start in range(0, len(rows), _BLOCK_PIXELS):
@@ -442,7 +454,14 @@ class BackgroundMask:
 def _any_in_squares(
     mask: NDArray[np.bool_], shape: tuple[int, ...], downsample: float
 ) -> NDArray[np.bool_]:
-    """Return whether each of `shape` squares contains True in a mask reduced by `downsample`."""
+    """Return whether each square contains a True pixel of a mask.
+
+    Parameters
+    ----------
+    mask : mask at a low level
+    shape : number of rows and columns of squares, of 256 × 256 level-0 pixels each
+    downsample : level-0 pixels per pixel of the mask
+    """
     for axis, n in enumerate(shape):
         starts = np.floor(np.arange(n) * _SQUARE_SIDE / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)

@@ -80,7 +80,7 @@ def usage_image(
     fractions: NDArray[Any],
     colour: NDArray[Any] | tuple[int, ...],
 ) -> NDArray[np.uint8]:
-    """Draw the fraction of patches that use an atom over a small grey image.
+    """Return a small grey image, coloured by the fraction of patches that use an atom.
 
     The strongest colour marks the largest fraction.
 
@@ -113,7 +113,8 @@ def _background(
 ) -> tuple[NDArray[np.float64], float]:
     """Return a light grey thumbnail, and its pixels per level-0 pixel.
 
-    Without a readable image, it is blank and shows `width` x `height` level-0 pixels.
+    If the image cannot be read, return a blank thumbnail of an image of `width` x `height` level-0
+    pixels.
     """
     if path is not None:
         try:

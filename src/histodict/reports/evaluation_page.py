@@ -36,7 +36,7 @@ from .model_card import checklist, model_card
 
 
 class Figures:
-    """Figures of an evaluation as SVG; each is also written to a file in `folder`.
+    """Figures of an evaluation, returned as SVG text and also written to files in `folder`.
 
     `images` are those of `select_displayed_results`. If several training set sizes were compared,
     all figures except `draw_sizes` show the largest.
@@ -65,7 +65,7 @@ class Figures:
         return charts
 
     def draw_differences(self) -> str | None:
-        """Draw the paired differences from the first method; None if no methods were compared."""
+        """Draw the paired differences from the first method; return None without comparisons."""
         rows = [
             r for r in self.evaluation.comparisons if r["n_per_class"] == self.evaluation.shown_size
         ]
@@ -81,7 +81,7 @@ class Figures:
         )
 
     def draw_sizes(self) -> str | None:
-        """Draw the main metric by training images per class; None for a single size."""
+        """Draw the main metric by training images per class; return None for a single size."""
         sizes = self.evaluation.sizes()
         if len(sizes) < 2:
             return None
@@ -95,7 +95,10 @@ class Figures:
         return self._draw_and_save(sizes_svg, "training-size", curves, *labels)
 
     def draw_roc(self) -> str | None:
-        """Draw ROC curves of two classes or of patches, pooled over repeats and seeds."""
+        """Draw the ROC curve of each method; return None for more than two classes.
+
+        Curves of images are pooled over repeats and seeds; for regions, see `_patch_roc`.
+        """
         if len(self.evaluation.classes) != 2:
             return None
         curves = {}
@@ -112,14 +115,17 @@ class Figures:
         return metrics.roc_curve(labels, scores, positive=self.evaluation.classes[1])
 
     def _patch_roc(self, method: str) -> metrics.RocCurve:
-        """Return the ROC curve of the first repeat and seed, as bins differ between repeats."""
+        """Return the ROC curve of patches for the first repeat and seed.
+
+        Other repeats have other bins of margins, and cannot be pooled.
+        """
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
 
     def draw_calibration(self) -> dict[str, Any] | None:
         """Draw calibration curves; return {"rows": scores by method, "svg": curves}.
 
-        Methods without probabilities are omitted; None if no method has them.
+        Methods without probabilities are omitted; return None if no method has probabilities.
         """
         rows, curves = [], {}
         for method in self.evaluation.methods:
@@ -154,7 +160,10 @@ class Figures:
         return {"rows": rows, "svg": self._draw_and_save(calibration_svg, "calibration", curves)}
 
     def write_atom_mosaics(self, example: ExampleModel) -> list[dict[str, str]]:
-        """Write a PNG mosaic of the atoms per class; return rows {"name", "uri"}."""
+        """Write a PNG mosaic of the atoms of each class.
+
+        Return a dict per class with the class name, "name", and the mosaic as a data URI, "uri".
+        """
         mosaics = []
         for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)

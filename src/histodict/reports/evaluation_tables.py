@@ -101,7 +101,8 @@ def confusion_matrices(
 ) -> list[dict[str, Any]]:
     """Return a confusion matrix of the images per method, summed over repeats and seeds.
 
-    Each has the keys "method", "predicted_classes" (columns) and "counts", a list of rows.
+    Each matrix is a dict with the keys "method", "predicted_classes" (names of the columns) and
+    "counts", a list of rows by true class.
     """
     counts = Counter((image.method, image.record.label, image.label) for image in shown)
     matrices = []
@@ -116,7 +117,7 @@ def confusion_matrices(
 
 
 def confusion_rows(evaluation: Evaluation, matrices: list[dict[str, Any]]) -> list[Row]:
-    """Return the confusion matrices as table rows."""
+    """Return a table row for each method, true class and predicted class."""
     return [
         {"method": matrix["method"], "truth": truth, "label": label, "n_predictions": n_predictions}
         for matrix in matrices
@@ -212,7 +213,8 @@ def _image_card(
 def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
     """Return data URIs of an image and a patch map, and the name of the model of the map.
 
-    The map is that of the first wrong prediction with a map; without one, the last two are None.
+    The map is that of the first wrong prediction with a map. If there is none, the URI of the map
+    and the name of the model are None.
     """
     record = predictions[0].record
     with open_image(record.display_image) as source:
@@ -342,7 +344,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
 
 
 def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Count images, patients and sites of each class."""
+    """Return the numbers of images, patients and sites of each class."""
     rows = []
     for name in evaluation.classes:
         records = [record for record in evaluation.manifest.records if record.label == name]
@@ -526,7 +528,7 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
 
 
 def _draw_region_map(result: ImageResult) -> str:
-    """Return the patch map with the true region outlined patch by patch, as a data URI."""
+    """Return the patch map, with outlines of the patches in the true region, as a data URI."""
     stored_map = result.result.predicted.load_map(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
@@ -550,7 +552,10 @@ def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int6
 
 
 def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
-    """Group the results by image, in the order of the manifest; the first method comes first."""
+    """Group the results by image, in the order of the manifest.
+
+    Results of one image keep the order in which they are given.
+    """
     groups: dict[int, list[RegionResult]] = {}
     for result in sorted(results, key=lambda result: result.prediction.position):
         groups.setdefault(result.prediction.position, []).append(result)

@@ -78,7 +78,7 @@ def intervals_svg(
     reference_line: tuple[float, str] | None = None,
     first_style: int = 0,
 ) -> str:
-    """Draw a chart of estimates with intervals, one row each, in the given order.
+    """Return an SVG chart of estimates with intervals, one row each, in the given order.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def intervals_svg(
     rows : estimates
     label : label of the axis
     min_range : smallest range of the axis, so that small differences do not look large
-    reference_line : position and name of a reference line
+    reference_line : position and name of a reference line; None for none
     first_style : index of the first row's style, so that a method looks alike in all charts
     """
     with _chart(0.9 + 0.32 * len(rows)) as (figure, axes):
@@ -122,7 +122,7 @@ def intervals_svg(
 def sizes_svg(
     name: str, curves: Mapping[str, Sequence[ChartEstimate]], label: str, axis_label: str
 ) -> str:
-    """Draw a curve with intervals per method over common steps, such as training set sizes.
+    """Return an SVG chart of the estimates of each method by step, such as training set size.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def sizes_svg(
 
 
 def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
-    """Draw true against false positive rate, with the operating point of each method.
+    """Return an SVG chart of ROC curves, with the operating point of each method.
 
     `name` is the prefix of the ids in the SVG element.
     """
@@ -176,7 +176,9 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
 
 
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
-    """Draw observed frequency against predicted probability; larger dots stand for more images.
+    """Return an SVG chart of observed frequency against predicted probability.
+
+    Larger dots stand for more images.
 
     `name` is the prefix of the ids in the SVG element.
     """
@@ -245,7 +247,10 @@ def _environment() -> Environment:
 
 
 def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
-    """Render a template, named by its path in the package, with escaped content into a file."""
+    """Write a page from a template and its content, with special characters of HTML escaped.
+
+    `template` is the path of the template in the package.
+    """
     page = _environment().get_template(template).render(**content)
     with atomic_write(path) as partial:
         partial.write_text(page, encoding="utf-8")
@@ -271,7 +276,7 @@ def patch_images(
     ----------
     gallery : patches and their positions
     records : images of the gallery
-    patches : positions in the gallery
+    patches : indices of patches in the gallery
     n_jobs : number of threads
     callback : receives the progress
     """
@@ -300,7 +305,7 @@ def square_around(gallery: PatchSample, patch: int, scale: int) -> tuple[tuple[i
     Parameters
     ----------
     gallery : patches and their positions
-    patch : position in the gallery
+    patch : index of the patch in the gallery
     scale : width of the square as a multiple of that of the patch
     """
     side = float(gallery.side[patch])

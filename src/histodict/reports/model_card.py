@@ -125,7 +125,7 @@ def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _annotation_text(header: Mapping[str, Any]) -> str:
-    """Count the annotations of the atoms of all base models."""
+    """Return how many atoms of all base models are named, artefacts and disabled, as text."""
     notes = [
         note for model in (header, *header["estimators"]) for note in model["atom_annotations"]
     ]
@@ -146,7 +146,7 @@ def _pixel_size_text(mpp: float | None) -> str:
 
 
 def _feature_source_text(header: Mapping[str, Any]) -> str:
-    """Describe the encoder of the feature files, as far as it is recorded."""
+    """Describe the encoder of the feature files; "" if the header has no record of it."""
     headers = [header, *header["estimators"]]
     stored = next(
         (h["training_info"]["vectors"] for h in headers if "vectors" in h["training_info"]), None

@@ -216,7 +216,7 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
 
 
 def _accuracy_interval(result: DemoResult) -> str:
-    """Return the 95 % interval of the balanced accuracy by patient."""
+    """Return the 95 % interval, by patient, of the balanced accuracy as text."""
     test, predictions = result.predicted
     labels, patients = np.array(test.labels), np.array(test.patients)
     is_right = labels == [prediction.top_label for prediction in predictions]
@@ -232,7 +232,7 @@ def _roc_curve(result: DemoResult) -> RocCurve:
 
 
 def _example_indices(result: DemoResult) -> list[int]:
-    """Return the indices of equally many test images per class, wrong predictions first."""
+    """Return the indices of equally many test images per true class, wrong predictions first."""
     truth = result.test.labels
     is_correct = [
         prediction.top_label == label

@@ -93,7 +93,7 @@ def smooth_noise(
 
 
 def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
-    """Resize a map by bicubic interpolation.
+    """Return a map resized by bicubic interpolation.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ _LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 def draw_lining(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
-    """Draw a layer of epithelial nuclei around the lumens, oriented perpendicular to them.
+    """Draw a layer of epithelial nuclei around the lumens, perpendicular to the lumen borders.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _ascent_angles(heights: Map, positions: Positions) -> NDArray[np.float64]:
 
 
 def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
-    """Return random allowed pixels, in random order, with an expected density per pixel."""
+    """Return random allowed pixels in random order; `density` is the probability of each pixel."""
     selected = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
     rows, columns = np.nonzero(selected)
     order = rng.permutation(len(rows))
@@ -220,23 +220,21 @@ def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Genera
 
 def _draw_nuclei(
     scene: Scene,
-    nuclei: _NucleusKind,
+    kind: _NucleusKind,
     positions: Positions,
     angles: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> None:
     """Draw a nucleus at each position with enough space, rotated by its angle (radians)."""
-    half = nuclei.max_radius
-    accepted = _enforce_spacing(
-        scene.occupied, positions, nuclei.spacing, max(half, nuclei.spacing)
-    )
+    half = kind.max_radius
+    accepted = _enforce_spacing(scene.occupied, positions, kind.spacing, max(half, kind.spacing))
     # Nuclei of about the same angle share one of 128 templates.
     accepted.sort(key=angles.__getitem__)
     template_of = (
         np.arange(len(accepted)) * min(len(accepted), _MAX_NUCLEUS_SHAPES) // max(len(accepted), 1)
     )
     first = np.flatnonzero(np.diff(template_of, prepend=-1))
-    covers, densities = _nucleus_templates(nuclei, angles[accepted][first], rng)
+    covers, densities = _nucleus_templates(kind, angles[accepted][first], rng)
     for i, cover, density in zip(
         accepted, covers[template_of], densities[template_of], strict=True
     ):
@@ -248,9 +246,9 @@ def _draw_nuclei(
 
 
 def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
-    """Return the indices of accepted positions; mask the pixels within `spacing` of them.
+    """Return the indices of accepted positions; mark the pixels within `spacing` as occupied.
 
-    A position is accepted if it is not masked and `margin` pixels or more from the border.
+    A position is accepted if it is not occupied, and `margin` pixels or more from the border.
     """
     height, width = occupied.shape
     dy, dx = np.indices((2 * spacing + 1, 2 * spacing + 1)) - spacing
@@ -265,7 +263,7 @@ def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin:
 
 
 def _nucleus_templates(
-    nuclei: _NucleusKind, angles: NDArray[np.float64], rng: np.random.Generator
+    kind: _NucleusKind, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
     """Return images (n_nuclei, side, side) of nuclei: opacity (0 to 1), and haematoxylin."""
 
@@ -275,10 +273,10 @@ def _nucleus_templates(
     def vary(mean: float, spread: float) -> Map:
         return per_nucleus(mean * np.clip(rng.normal(1, spread, len(angles)), 0.7, 1.3))
 
-    half = nuclei.max_radius
+    half = kind.max_radius
     y, x = np.indices((2 * half + 1, 2 * half + 1), dtype=np.float32) - half
     cos, sin = per_nucleus(np.cos(angles)), per_nucleus(np.sin(angles))
-    length, width = vary(nuclei.length, 0.11), vary(nuclei.width, 0.13)
+    length, width = vary(kind.length, 0.11), vary(kind.width, 0.13)
     u, v = (cos * x + sin * y) / length, (cos * y - sin * x) / width
     r = np.sqrt(u * u + v * v) + np.float32(1e-3)
     c, s = (per_nucleus(rng.normal(0, 0.04, len(angles))) for _ in range(2))
@@ -290,8 +288,8 @@ def _nucleus_templates(
     u0, v0 = (per_nucleus(rng.uniform(-0.35, 0.35, len(angles))) for _ in range(2))
     nucleolus = np.exp(-((u - u0) ** 2 + (v - v0) ** 2) * (width / 1.5) ** 2)
     grain = rng.standard_normal(cover.shape, dtype=np.float32)
-    chromatin = 1 + 4 * nuclei.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
-    density = nuclei.density * chromatin + nuclei.rim * rim + nuclei.nucleolus * nucleolus
+    chromatin = 1 + 4 * kind.clumps * ndimage.gaussian_filter(grain, (0, 1.1, 1.1))
+    density = kind.density * chromatin + kind.rim * rim + kind.nucleolus * nucleolus
     return cover, np.maximum(vary(1, 0.13) * density, np.float32(0.15))
 
 

@@ -25,7 +25,8 @@ class ArraySpec:
 
     Attributes
     ----------
-    shape : names of the dimensions, comma-separated; see the module's docstring
+    shape : size of each axis, comma-separated, as the name of a dimension or an expression, such as
+        "scores, 2*atoms"
     condition : requirement on the values, a key of CONDITIONS
     """
 
@@ -56,7 +57,15 @@ def validate_arrays(
 def _check_shape(
     name: str, dimensions: list[str], shape: tuple[int, ...], known: dict[str, int | str]
 ) -> None:
-    """Raise ValueError unless a shape has the declared sizes; add new names to `known`."""
+    """Raise ValueError unless an array has the declared shape.
+
+    Parameters
+    ----------
+    name : name of the array, for the message
+    dimensions : declared size of each axis, as a name or expression
+    shape : shape of the array
+    known : sizes by name or expression, to which those of this array are added
+    """
     fits = len(dimensions) == len(shape) and 0 not in shape
     for dimension, size in zip(dimensions, shape, strict=False):
         fits = fits and _evaluate_size(dimension, known) in (None, size)
@@ -69,7 +78,7 @@ def _check_shape(
 
 
 def _evaluate_size(expression: str, known: Mapping[str, int | str]) -> int | None:
-    """Evaluate a size such as "2*atoms"; return None if a name in it is not in `known`."""
+    """Return the value of a size such as "2*atoms"; None if a name in it is not in `known`."""
     total = 0
     for term in expression.split("+"):
         product = 1

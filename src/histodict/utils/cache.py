@@ -44,7 +44,7 @@ class ArrayCache:
         self.folder = Path(folder)
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
-        """Return the array of a key, a list of JSON values; None if missing or damaged."""
+        """Return the array with this key, a list of JSON values; None if missing or damaged."""
         path = self._make_path(key)
         try:
             with path.open("rb") as file:
@@ -93,7 +93,10 @@ class ArrayCache:
 
 
 def max_folder_bytes() -> float:
-    """Return the maximum size of a cache folder in bytes, from HISTODICT_CACHE_GIB if it is set."""
+    """Return the maximum size of a cache folder in bytes.
+
+    This is the number of GiB in HISTODICT_CACHE_GIB if it is set, otherwise about 20 GiB.
+    """
     value = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
     try:
         gib = float(value)
@@ -159,7 +162,7 @@ def _free_machine_memory() -> Iterator[int]:
 
 
 def _free_cgroup_memory() -> Iterator[int]:
-    """Yield the free memory of each control group of the process, for cgroup versions 1 and 2."""
+    """Yield the free bytes of each control group of the process, for cgroup versions 1 and 2."""
     for folder, names in _cgroup_files():
         limit, used = (_read_number(folder / name) for name in names)
         if limit is not None and used is not None:
@@ -169,7 +172,7 @@ def _free_cgroup_memory() -> Iterator[int]:
 
 
 def _cgroup_files() -> Iterator[tuple[Path, tuple[str, str]]]:
-    """Yield the folder of each control group, and its files for the limit and the used memory."""
+    """Yield the folder of each control group, and the names of its files with limit and usage."""
     with suppress(OSError):
         for line in (_PROC / "self" / "cgroup").read_text("utf-8").splitlines():
             number, kinds, group_path = line.split(":", 2)
@@ -227,7 +230,7 @@ class LocksByKey:
 
     @contextmanager
     def acquire(self, key: Key) -> Iterator[None]:
-        """Acquire the lock of a key for the duration of the context."""
+        """Return a context in which this thread holds the lock of a key."""
         with self._guard:
             lock, n_users = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = lock, n_users + 1
@@ -284,7 +287,10 @@ class LRUCache(Generic[Value]):
             return self._entries[key][0]
 
     def put(self, key: Key, value: Value, n_bytes: int) -> None:
-        """Store a value of `n_bytes` bytes, and evict others if the cache is full."""
+        """Store a value of `n_bytes` bytes.
+
+        If the cache is full, remove the least recently used values.
+        """
         with self._lock:
             self._bytes += n_bytes - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, n_bytes

@@ -104,7 +104,11 @@ def _wait_for_worker(client: Any, text: str) -> None:
 
 
 def _start_cluster(text: str) -> AbstractContextManager[Any]:
-    """Return a context manager that yields the address for `distributed.Client`, or a cluster."""
+    """Return a context manager that yields the first argument of `distributed.Client`.
+
+    This is the address of a running scheduler, or a cluster that exists until the context ends.
+    `text` is the value of `--cluster`.
+    """
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
         return nullcontext(text)
@@ -131,7 +135,7 @@ def _start_cluster(text: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _start_jobs(file: Path) -> Iterator[Any]:
-    """Return a context that runs workers as jobs of a batch system, described in a YAML file.
+    """Return a context that yields a cluster of batch system jobs, described in a YAML file.
 
     system: SLURM              # or PBS, SGE, LSF, …: the name before dask-jobqueue's "Cluster"
     jobs: 20
@@ -277,7 +281,10 @@ class Cluster:
         )
 
     def _count_workers(self) -> None:
-        """Update the number of threads; raise ClusterError after five minutes without workers."""
+        """Update the number of threads of all workers.
+
+        Raise ClusterError after five minutes without workers.
+        """
         now = time.monotonic()
         if now <= self._last_count_time + 2:
             return
@@ -306,7 +313,11 @@ class Cluster:
     def _get_result(
         self, task: _Task, others: Iterable[_Task], on_worker_death: OnWorkerDeath[Result]
     ) -> Result:
-        """Return the result of a task; if its worker ends, run the task again after `others`."""
+        """Return the result of a task.
+
+        If the worker ends at each attempt, run the task alone, after `others`. If the worker ends
+        again, return the result of `on_worker_death` (see `map`).
+        """
         is_alone = False
         for attempt in range(_MAX_ATTEMPTS):
             try:
@@ -389,20 +400,27 @@ class _Task:
 def _with_local_settings(
     allow_missing: bool, surface: Surface, function: Callable[[Item], Result], item: Item
 ) -> Result:
-    """Return function(item), computed with the settings of the submitting process."""
+    """Return function(item), computed with the settings of the submitting process.
+
+    Parameters
+    ----------
+    allow_missing : whether missing chunks are allowed
+    surface : user interface for which hints are worded
+    function, item : function and its argument
+    """
     set_hint_surface(surface)  # permanently, as tasks of the same client run concurrently
     with allow_missing_chunks(allow_missing):
         return function(item)
 
 
 def _call_single_threaded(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function on a worker, with one BLAS thread as in `map_blocks`."""
+    """Return function(item), computed on a worker with one BLAS thread as in `map_blocks`."""
     with single_blas_thread():
         return function(item)
 
 
 def _return_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the argument: a task whose result is a function that is stored on the cluster."""
+    """Return `function` unchanged; run as a task, this stores the function on the cluster."""
     return function
 
 

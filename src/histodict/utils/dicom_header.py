@@ -55,7 +55,10 @@ def _cached_series(path: str, state: tuple[int, ...]) -> Series | None:
 
 @lru_cache(maxsize=100)
 def _group_by_series(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
-    """Return the names of a folder's files by SeriesInstanceUID; key None for other files."""
+    """Return the names of a folder's files by SeriesInstanceUID, with the key None for other files.
+
+    `state` (see `_file_state`) is only a cache key.
+    """
     groups: dict[str | None, list[str]] = {}
     for name in sorted(os.listdir(folder)):
         path = Path(folder, name)
@@ -110,7 +113,10 @@ def _read_element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
 
 
 def _skip_undefined_length(data: bytes, at: int, level: int) -> int:
-    """Return the position after a sequence or item of undefined length that begins at `at`."""
+    """Return the position after a sequence or item of undefined length that begins at `at`.
+
+    `level` is the depth of nesting; raise ValueError if it exceeds the maximum.
+    """
     if level > _MAX_NESTING:
         raise ValueError("DICOM sequences are nested too deeply")
     while True:

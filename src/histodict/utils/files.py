@@ -210,7 +210,10 @@ def _replace_with_retries(partial: Path, path: Path) -> None:
 
 
 def _partial_suffix(path: Path) -> str:
-    """Return the suffix of the partial file; writers may choose the file format by it."""
+    """Return the suffix of the temporary file for `path`, by which a writer may choose the format.
+
+    This is the suffix of `path`, or ".file" if `path` has no suffix or a very long one.
+    """
     is_short = 1 < len(os.fsencode(path.suffix)) <= _MAX_SUFFIX_BYTES
     return path.suffix if is_short else ".file"
 
@@ -413,10 +416,11 @@ _MIN_ABANDONED_AGE_S = 60  # younger folders may not be locked yet
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Return a context that yields a temporary folder; remove those left by killed processes.
+    """Return a context that yields a temporary folder.
 
-    A process locks its folder; the lock ends with the process. The machine's name is appended to
-    `prefix`, as other machines that share the directory may not see the lock.
+    Temporary folders that killed processes have left are removed first. A process locks its folder;
+    the lock ends with the process. The machine's name is appended to `prefix`, as other machines
+    that share the directory may not see the lock.
     """
     machine_prefix = f"{prefix}{platform.node()}-"
     _remove_abandoned_folders(machine_prefix)

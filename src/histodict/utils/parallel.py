@@ -114,8 +114,8 @@ def map_blocks(
     """Yield function(block) for every block, in order.
 
     Each block is computed with one BLAS thread, so results are bitwise equal for any `n_jobs` (see
-    `count_jobs`). At most two blocks per thread are pending, so memory does not grow with their
-    number.
+    `count_jobs`). At most two blocks per thread are pending, so memory does not grow with the
+    number of blocks.
     """
     n_threads = count_jobs(n_jobs)
     if n_threads > 1:  # a single block is computed in the calling thread
@@ -173,7 +173,14 @@ class Executor(Protocol):
     def broadcast(self, open_items: OpenItems) -> OpenItems:
         """Store items on the workers for several calls of `map`.
 
-        `open_items` returns an iterator over the items; the result returns one over stored items.
+        Parameters
+        ----------
+        open_items : function that returns a new iterator over the items
+
+        Returns
+        -------
+        callable
+            Function that returns a new iterator over the stored items, as an argument of `map`.
         """
 
 
@@ -194,7 +201,7 @@ class Threads:
         return map_blocks(function, items, self.n_jobs)
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Return the items unchanged."""
+        """Return `open_items` unchanged, as threads need no copies."""
         return open_items
 
 
@@ -209,7 +216,11 @@ def map_processes(
 
     joblib is used as its processes need no `if __name__ == "__main__":` in the user's script.
 
-    `calls` are results of `joblib.delayed`; `one_thread` limits numerical libraries.
+    Parameters
+    ----------
+    calls : results of functions wrapped by `joblib.delayed`
+    n_processes : number of processes
+    one_thread : whether to limit BLAS and OpenMP to one thread per process
     """
     from joblib import Parallel, parallel_config
 
@@ -244,9 +255,10 @@ def _start_resource_tracker() -> None:
 def _with_local_settings(
     folder: str, surface: Surface, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Call a function with the working directory and hint surface of the submitting process.
+    """Return function(*args, **kwargs), computed with settings of the submitting process.
 
-    Both are set at each call because joblib reuses its worker processes.
+    The working directory `folder` and the user interface `surface`, for which hints are worded, are
+    set at each call because joblib reuses its worker processes.
     """
     os.chdir(folder)
     set_hint_surface(surface)

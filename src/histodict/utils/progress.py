@@ -87,7 +87,10 @@ IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
 
 
 def cumulative_shares(weights: Sequence[float]) -> list[float]:
-    """Return the fraction of the total duration (`weights`) before each step, and 1 at the end."""
+    """Return the finished fraction of the work before each step, and 1 after the last step.
+
+    `weights` are the relative durations of the steps; if all are 0, the steps count equally.
+    """
     total = sum(weights)
     if not total:
         return [done / max(1, len(weights)) for done in range(len(weights) + 1)]
@@ -104,8 +107,8 @@ class TimeEstimator:
     Parameters
     ----------
     weights : mapping of str to float, optional
-        Relative durations of the stages, in order. The duration of one unit is estimated from the
-        stages so far.
+        Relative durations of the stages, in order. Seconds per unit of weight are estimated from
+        the stages so far.
     bars : rich.progress.Progress, optional
         Display that gets one task per stage; by default nothing is displayed.
     clock : callable
@@ -167,7 +170,10 @@ class TimeEstimator:
 
 
 def _format_rate(steps_per_second: float | None, unit: str) -> str:
-    """Format a rate per second; per minute or hour if the number would be below 1."""
+    """Format a rate per second, or per minute or hour if the number would be below 1.
+
+    Return "" if the rate is 0 or unknown.
+    """
     if not steps_per_second:
         return ""
     rates = {"s": steps_per_second, "min": steps_per_second * 60, "h": steps_per_second * 3600}

@@ -45,7 +45,7 @@ class ResultsFolder:
             )
 
     def _load(self, path: Path) -> bool:
-        """Load a file unless it is damaged; raise ValueError if its settings differ.
+        """Load a file unless it is damaged; raise ValueError if it has settings of another run.
 
         Return whether the file was loaded.
         """
@@ -73,7 +73,7 @@ class ResultsFolder:
                 self._check(content["options"], self.options)
 
     def _check(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-        """Raise ValueError, listing the differences, unless two settings are equal."""
+        """Raise ValueError, listing the differences, unless `stored` and `current` are equal."""
         if stored == current:
             return
         changes = "; ".join(

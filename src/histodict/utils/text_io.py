@@ -67,7 +67,11 @@ _MAX_NAMED = 5  # names listed in a message; the others are counted
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
-    """Parse JSON; raise ValueError for deep nesting, or NaN and Infinity unless `allow_nan`."""
+    """Return the value of a JSON text.
+
+    Raise ValueError if the text is invalid or nested too deeply, or contains NaN or Infinity and
+    `allow_nan` is False.
+    """
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _raise_not_a_number)
     except RecursionError:
@@ -77,7 +81,11 @@ def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read a JSON file; a ValueError names the file and the expected content `what`."""
+    """Return the content of a JSON file.
+
+    Raise ValueError if the file is missing or damaged. The message contains `what`, a description
+    of the expected content.
+    """
     try:
         return parse_json(path.read_text("utf-8-sig"))
     except FileNotFoundError:
@@ -233,6 +241,6 @@ def read_checked_json(path: Path) -> Any:
 
 
 def _with_checksum(body: str) -> str:
-    """Return the text of a checked JSON file with this JSON content."""
+    """Return the text of a checked JSON file whose content is the JSON text `body`."""
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{_BEGIN}{digest}{_BETWEEN}{body}{_END}"

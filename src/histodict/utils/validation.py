@@ -22,7 +22,7 @@ def check_whole_number(name: str, value: object, low: int) -> int:
 def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
     """Return `value` as a float; raise ValueError unless it is finite and at least `low`.
 
-    If `above` is true, it must be greater than `low`. `name` is the name for the message.
+    If `above` is true, the value must be greater than `low`. `name` is its name in the message.
     """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
