@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .target import Case
 from .worker import work
@@ -30,10 +31,17 @@ class CaseResult:
 
 
 class Worker:
-    """One worker process, replaced after a case has ended it."""
+    """One worker process, replaced after a case has ended it.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Parameters
+    ----------
+    name : name of the target, see `load_target`
+    start_method : how `multiprocessing` starts the process
+    """
+
+    def __init__(self, name: str, start_method: str = "spawn") -> None:
+        self.name = name
+        self._context: Any = multiprocessing.get_context(start_method)
         self._folder = tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-")
         self._start()
 
@@ -79,14 +87,13 @@ class Worker:
         return CaseResult(case, "failure", "hang", f"no response after {spent:.0f} s")
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        arguments = (self._name, self._folder.name, theirs)
-        self._process = context.Process(target=work, args=arguments, daemon=True)
+        self._connection, theirs = self._context.Pipe()
+        arguments = (self.name, self._folder.name, theirs)
+        self._process = self._context.Process(target=work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
         if not self._connection.poll(_SETUP_SECONDS) or self._connection.recv() != "ready":
-            raise RuntimeError(f"the target {self._name} could not be set up")
+            raise RuntimeError(f"the target {self.name} could not be set up")
 
     def close(self) -> None:
         if self._process.is_alive():

@@ -4,7 +4,7 @@
 
 The run ends after a number of cases or a time. The same seed gives the same cases in the same
 order. A case that fails is minimised and stored in tests/fuzz_failures/, and
-tests/test_fuzz_failures.py runs it again.
+tests/attacks/test_smoke.py runs it again.
 """
 
 from __future__ import annotations

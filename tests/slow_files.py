@@ -43,7 +43,6 @@ SLOW = (
     "test_methods_on_images.py",
     "models/test_ensemble.py",
     "web/test_annotations.py",
-    "test_fuzz_failures.py",
     "images/test_source.py",
     "models/test_feature_files.py",
     "web/test_damage.py",

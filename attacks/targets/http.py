@@ -28,6 +28,7 @@ _SMALL = {"n_atoms": "12", "n_iter": "2", "patches_per_class": "150", "patch_px"
 
 class HttpTarget(Target):
     name = "http"
+    smoke_attempts = 100
 
     def setup(self, folder: Path) -> None:
         self._server = _Server(folder / "server")

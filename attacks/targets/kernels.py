@@ -22,6 +22,7 @@ from ..target import Case, InvariantError, Target
 class KernelsTarget(Target):
     name = "kernels"
     per_attempt = ROWS
+    smoke_attempts = 80  # of 64 rows each
 
     def setup(self, folder: Path) -> None:
         """Compile all kernels with bounds checking."""

@@ -114,7 +114,7 @@ _KINDS = {
 
 class OddFiles(Target):
     name = "odd_files"
-    smoke_attempts = 20  # each runs a complete command
+    smoke_attempts = 12  # each runs a complete command
 
     def setup(self, folder: Path) -> None:
         self.folder = folder

@@ -19,10 +19,14 @@ from typer.testing import CliRunner
 from histodict.cli import app
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
+from histodict.utils import parallel
 from tests.annotations.outline_files import box, collection, feature, write_asap, write_geojson
 from tests.images.test_source import SLIDE_WITH_BOUNDS
 from tests.precomputed.feature_files import write_trident
 
+# Closes without an error, so that its process opens the next slide.
+SLIDE = SLIDE_WITH_BOUNDS + "    def close(self):\n        self.picture.close()\n"
+N_SLIDES = 2
 FIRST, SIZE, SIDE = np.array([1000, 800]), (600, 440), 40  # as in that slide
 LEFT, RIGHT = box(0, 0, 320, 440), box(320, 0, 600, 440)
 SMALL = ("--preset", "precomputed", "--set", "n_atoms=6", "--set", "n_iter=2")
@@ -35,9 +39,10 @@ def run(*arguments):
 
 
 @pytest.fixture
-def slides(tmp_path, slide_library):
+def slides(tmp_path, slide_library, monkeypatch):
     """The left half is stroma with an outline, the right half is tumour."""
-    slide_library(SLIDE_WITH_BOUNDS)
+    monkeypatch.setattr(parallel, "available_cores", lambda: 1)  # starts no further processes
+    slide_library(SLIDE)
     for name in ("features", "geojson", "asap"):
         (tmp_path / name).mkdir()
     rng = np.random.default_rng(0)
@@ -45,7 +50,7 @@ def slides(tmp_path, slide_library):
     kinds = 3 * rng.standard_normal((12, 40))
     reported = {"patch_size": 40, "patch_size_level0": SIDE, "level0_height": 4000}
     there = [("Stroma", LEFT), ("Tumor", RIGHT)]
-    for number in range(4):
+    for number in range(N_SLIDES):
         own = 6 * (cells[:, 0] * SIDE >= 320) + rng.integers(0, 6, len(cells))
         vectors = (kinds[own] + 0.5 * rng.standard_normal((len(cells), 40))).astype(np.float32)
         path = tmp_path / "features" / f"s{number}.h5"
@@ -55,7 +60,7 @@ def slides(tmp_path, slide_library):
         write_geojson(tmp_path / "geojson" / f"s{number}.geojson", halves)
         moved = [(name, "Polygon", (np.array(ring) + FIRST).tolist()) for name, ring in there]
         write_asap(tmp_path / "asap" / f"s{number}.xml", moved)
-    rows = "".join(f"s{number}.mrxs,p{number}\n" for number in range(4))
+    rows = "".join(f"s{number}.mrxs,p{number}\n" for number in range(N_SLIDES))
     (tmp_path / "slides.csv").write_text("path,patient\n" + rows)
     return tmp_path
 
@@ -71,16 +76,16 @@ def corners_of(folder):
     return np.array(found)
 
 
-@pytest.mark.parametrize("kind", ["geojson", "asap"])
-def test_outlines_cover_their_patches(slides, tmp_path, kind):
+def test_outlines_cover_their_patches(slides, tmp_path):
+    """Both formats of outlines are used for training, for scores and to select patches."""
     specified = [slides / "slides.csv", "--features", slides / "features"]
-    synthetic = ["--annotations", slides / kind]
+    qupath, asap = (["--annotations", slides / kind] for kind in ("geojson", "asap"))
     several, one = tmp_path / "several.histodict", tmp_path / "one.histodict"
     names = ["--regions", "Stroma,Tumor", "--positive", "Tumor"]
-    run("train", *specified, *synthetic, *names, *SMALL, "-o", several)
-    run("train", *specified, *synthetic, "--regions", "Tumor", *SMALL, "-o", one)
-    run("predict", several, *specified, *synthetic, "-o", tmp_path / "answers")
-    run("predict", one, *specified, *synthetic, "--anndata", "-o", tmp_path / "found")
+    run("train", *specified, *qupath, *names, *SMALL, "-o", several)
+    run("train", *specified, *asap, "--regions", "Tumor", *SMALL, "-o", one)
+    run("predict", several, *specified, *asap, "-o", tmp_path / "answers")
+    run("predict", one, *specified, *qupath, "--anndata", "-o", tmp_path / "found")
     for path in (tmp_path / "found" / "anndata").iterdir():
         with h5py.File(path) as file:
             names = file["obs/truth/categories"].asstr()[:]
@@ -94,10 +99,12 @@ def test_outlines_cover_their_patches(slides, tmp_path, kind):
     assert corners_of(tmp_path / "found")[:, 0].min() == 320
     rows = pyarrow.parquet.read_table(tmp_path / "found" / "regions.parquet").to_pylist()
     assert min(row["left"] for row in rows) == 320 and max(row["right"] for row in rows) == 600
-    only = ["--within", slides / kind, "--within-class", "Tumor", "-o", tmp_path / "within"]
-    run("predict", several, *specified, *only)
-    table = pyarrow.parquet.read_table(tmp_path / "within" / "predictions.parquet")
-    assert table["n_patches"].to_pylist() == [7 * 11] * 4
+    for kind in ("geojson", "asap"):
+        out = tmp_path / f"within-{kind}"
+        only = ["--within", slides / kind, "--within-class", "Tumor", "-o", out]
+        run("predict", several, *specified, *only)
+        table = pyarrow.parquet.read_table(out / "predictions.parquet")
+        assert table["n_patches"].to_pylist() == [7 * 11] * N_SLIDES
 
 
 def test_map_outside_the_image_is_refused(slides):
