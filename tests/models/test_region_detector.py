@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,7 +233,9 @@ def test_detector_on_the_command_line(tissue, tmp_path):
 
 
 def test_images_without_regions_give_tables(tissue, trained_on_masks, tmp_path):
-    save_model(trained_on_masks.with_threshold(10_000), tmp_path / "m.histodict")
+    detector = copy(trained_on_masks)
+    detector.min_patches_ = 10_000
+    save_model(detector, tmp_path / "m.histodict")
     out = tmp_path / "found"
     run = CliRunner().invoke(
         app,
@@ -249,7 +252,7 @@ def test_tumour_is_found_in_real_lymph_nodes(data_folder):
     sorted."""
     manifest = read_manifest(data_folder / "camelyon-tumour")
     recipe = preset("regions").with_changes(
-        method_parameters={"n_atoms": 100, "n_iter": 10}, patches_per_class=4_000
+        method_parameters={"n_atoms": 40, "n_iter": 4}, patches_per_class=1_500
     )
     detector = RegionDetector(recipe, region="tumour").fit(manifest.select(range(16)))
     assert auc(detector, manifest.select(range(16, 32)).records) >= 0.80

@@ -73,12 +73,14 @@ TINY = ExperimentSizes(
 )
 # Large enough that every method is better than chance.
 SMALLER = replace(
-    TINY,
-    recipe=paper.QUICK.recipe | {"patches_per_class": 120},
-    parameters=paper.QUICK.parameters,
-    n_atoms=16,
-    patches=(40, 120),
-    bases=(8, 16),
+    paper.QUICK,
+    max_images=8,
+    recipe=paper.QUICK.recipe | {"patches_per_class": 180},
+    patches=(60, 180),
+    bases=(8, 24),
+    n_image_sizes=2,
+    synthetic=(8, 2, (128, 112)),
+    timed_problem=TINY.timed_problem,
 )
 CLASS_DICTIONARIES = ("DFDL", "LC-KSVD", "FDDL")
 DICTIONARIES = (*CLASS_DICTIONARIES, "Nayak's")
@@ -382,7 +384,7 @@ def test_accuracy_is_that_of_the_predictions(output):
     for row, method in zip(ours(rows), COMPARED_METHODS, strict=True):
         own = [a["truth"] == a["label"] for a in predictions if a["method"] == method]
         assert float(row["accuracy"]) == pytest.approx(100 * np.mean(own))
-        assert int(row["n_predictions"]) == len(own) == 12
+        assert int(row["n_predictions"]) == len(own) == 16
         assert 0 <= float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) <= 100
     # Few small patches without stain correction: low accuracy, but above chance.
     assert max(float(row["accuracy"]) for row in ours(rows)) >= 80
@@ -445,9 +447,9 @@ def test_swept_setting_cannot_be_set(tmp_path, what, setting):
 @pytest.mark.parametrize(
     ("name", "axis", "values"),
     [
-        ("training-patches", "patches per class", [40, 120]),
-        ("bases-count", "bases per class", [8, 16]),
-        ("training-images", "training images per class", [2, 3]),
+        ("training-patches", "patches per class", [60, 180]),
+        ("bases-count", "bases per class", [8, 24]),
+        ("training-images", "training images per class", [2, 4]),
     ],
 )
 def test_sweeps_end_at_the_compared_value(output, name, axis, values):
@@ -467,13 +469,13 @@ def test_bases_and_codes_are_of_the_same_dictionaries(output):
     folder = output / "synthetic"
     atoms = Counter((r["method"], r["class"]) for r in table(folder / "bases.csv"))
     classes = ("healthy", "inflamed")
-    assert atoms == {(method, name): 16 for method in CLASS_DICTIONARIES for name in classes}
+    assert atoms == {(method, name): 24 for method in CLASS_DICTIONARIES for name in classes}
     codes = table(folder / "codes.csv")
     for share in table(folder / "codes-shares.csv"):
         own = [r for r in codes if (r["method"], r["truth"]) == (share["method"], share["truth"])]
         size = {name: 0.0 for name in classes}
         for row in own:
-            assert 0 <= int(row["atom"]) < 16
+            assert 0 <= int(row["atom"]) < 24
             size[row["atom_class"]] += abs(float(row["code"]))
         expected = size[share["truth"]] / sum(size.values())
         assert float(share["own_class_fraction"]) == pytest.approx(expected, rel=1e-4)
