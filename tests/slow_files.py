@@ -12,7 +12,6 @@ SLOW = (
     "data/test_same_predictions.py",
     "test_first_hour.py",
     "attacks/test_smoke.py",
-    "paper/test_paper_quick.py",
     "utils/test_dask_executor.py",
     "web/test_jobs.py",
     "paper/test_paper.py",

@@ -88,16 +88,17 @@ class SmallModels:
         self._folder = folder
         self.tissue = write_synthetic_dataset(folder / "tissue", 6, 2, size=(160, 120), seed=5)
         self.images = [record.path for record in self._manifest.records[:2]]
+        self.model = cache(self._model)
         self.path = cache(self._path)
 
     @property
     def _manifest(self) -> Manifest:
         return read_manifest(self.tissue / "manifest.csv")
 
-    def train(self, kind: str) -> Model:
+    def _model(self, kind: str) -> Model:
         """Train a model of a kind in `TRAIN`."""
         return TRAIN[kind](self._manifest)
 
     def _path(self, kind: str) -> Path:
         """Return the file of a model of a kind in `TRAIN`."""
-        return self.train(kind).save(self._folder / f"{kind}.histodict")
+        return self.model(kind).save(self._folder / f"{kind}.histodict")

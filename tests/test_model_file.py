@@ -42,7 +42,7 @@ def arrays_of(patch_map):
 
 @pytest.mark.parametrize("name", TRAIN)
 def test_loaded_model_gives_the_same_predictions(small_models, name, tmp_path):
-    trained, loaded = small_models.train(name), load_model(small_models.path(name))
+    trained, loaded = small_models.model(name), load_model(small_models.path(name))
     assert type(loaded) is KINDS.get(name, TissueClassifier)
     again = load_model(save_model(loaded, tmp_path / "m.histodict"))
     for image in small_models.images:

@@ -178,9 +178,25 @@ def test_features_move_with_the_image(module):
     assert (moved[..., 16:24] - cells[..., 16:24]).abs().max() > 0.1
 
 
-def test_shapes_are_the_same_without_strips():
-    """On a GPU, for example, all rows are computed at once."""
-    somewhere = Lite0(efficientnet._load_pretrained_weights()).to("meta")
-    x = torch.empty(2, 3, 64, 96, device="meta")
-    assert somewhere(x).shape == (2, 1280, 2, 3)
-    assert somewhere.to_half_way(x).shape == (2, 80, 4, 6)
+class OnAnotherDevice(torch.Tensor):
+    """Tensor that is not in the memory of the CPU, by its own account."""
+
+    is_cpu = False
+
+
+def test_strips_are_not_used_on_a_gpu(monkeypatch, module):
+    """All rows are computed at once."""
+
+    def refuse(*_):
+        raise AssertionError("computed in strips")
+
+    x = torch.randn(2, 3, 64, 96)
+    with torch.inference_mode():
+        expected = module(x)
+        monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", 1)
+        monkeypatch.setattr(Strips, "_rows", refuse)
+        elsewhere = x.as_subclass(OnAnotherDevice)
+        assert module.to_half_way(elsewhere).shape == (2, 80, 4, 6)
+        found = module(elsewhere)
+    assert found.shape == (2, 1280, 2, 3)
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)

@@ -149,18 +149,18 @@ def test_array_memory_map_and_blocks_give_the_same_bits(rng, tmp_path):
 
 
 def test_only_one_block_is_in_memory(rng):
-    X, y, _ = two_classes(rng, n_per_class=5000)
+    X, y, _ = two_classes(rng, n_per_class=1000)
     alive: set[int] = set()
     n_alive = []
 
     class Blocks:
         def __iter__(self):
-            for i in range(0, len(X), 500):
-                block = X[i : i + 500].copy()
+            for i in range(0, len(X), 100):
+                block = X[i : i + 100].copy()
                 alive.add(id(block))
                 weakref.finalize(block, alive.discard, id(block))
                 n_alive.append(len(alive))
-                yield block, y[i : i + 500]
+                yield block, y[i : i + 100]
 
     small(n_iter=3, n_jobs=2).fit_blocks(Blocks())
     assert len(n_alive) > 20 * 4
@@ -323,7 +323,7 @@ BLANK = np.full((300, 40), 1 / np.sqrt(40))
 def test_difficult_input_gives_finite_results(rng, make_difficult, dtype):
     X, y, _ = two_classes(rng)
     X = make_difficult(X).astype(dtype)
-    model = small(n_atoms=30, n_iter=6, tol=0).fit(X, y)
+    model = small(n_atoms=30, n_iter=3, tol=0).fit(X, y)
     assert np.isfinite(model.dictionaries_).all()
     np.testing.assert_allclose(np.linalg.norm(model.dictionaries_, axis=2), 1, atol=1e-5)
     with warnings.catch_warnings():

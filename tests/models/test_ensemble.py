@@ -249,22 +249,22 @@ def test_whole_image_methods_are_calibrated(manifest):
 
 def test_slide_is_represented_by_sampled_tissue(tmp_path, monkeypatch, rng):
     """Features that are means over parts of an image; other features refuse a slide."""
-    pixels = np.full((1200, 1600, 3), 240, np.uint8)
-    pixels[:, :800] = rng.integers(60, 200, (1200, 800, 3))
-    pixels[:, :800, 1] //= 2
+    pixels = np.full((600, 800, 3), 240, np.uint8)
+    pixels[:, :400] = rng.integers(60, 200, (600, 400, 3))
+    pixels[:, :400, 1] //= 2
     Image.fromarray(pixels).save(tmp_path / "slide.png")
-    Image.fromarray(pixels[:, :800]).save(tmp_path / "tissue.png")
-    monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 200)
+    Image.fromarray(pixels[:, :400]).save(tmp_path / "tissue.png")
+    monkeypatch.setattr(whole_image_model, "_SQUARE_PX", 100)
     recipe = Recipe(method="lbp-colour")
     stages = whole_image_model.WholeImagePipeline(recipe, ["a", "b"], 0, 1)
     tissue = stages._feature_vectors({tmp_path / "tissue.png": None}, None)[0]
-    monkeypatch.setattr(whole_image_model, "_MAX_PIXELS", 100_000)
+    monkeypatch.setattr(whole_image_model, "_MAX_PIXELS", 25_000)
     parts = stages._feature_vectors({tmp_path / "slide.png": None}, None)[0]
     np.testing.assert_allclose(parts, tissue, atol=0.02)
     other = whole_image_model.WholeImagePipeline(Recipe(method="wndcharm"), ["a", "b"], 0, 1)
     with pytest.raises(ImageError, match="too many for a method"):
         other._feature_vectors({tmp_path / "slide.png": None}, None)
-    Image.fromarray(np.full((1200, 1600, 3), 240, np.uint8)).save(tmp_path / "background.png")
+    Image.fromarray(np.full((600, 800, 3), 240, np.uint8)).save(tmp_path / "background.png")
     with pytest.raises(ImageError, match="no tissue"):
         stages._feature_vectors({tmp_path / "background.png": None}, None)
 

@@ -58,7 +58,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def tissue(tmp_path_factory):
-    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(240, 180))
+    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 3, 3, size=(160, 120))
 
 
 def recipe(features="tiny", **changes):
@@ -332,7 +332,7 @@ def test_attributes_equal_those_of_trident(tissue, tmp_path):
         32,
         0,
     )
-    assert (reported["level0_width"], reported["level0_height"]) == (240, 180)
+    assert (reported["level0_width"], reported["level0_height"]) == (160, 120)
     assert (reported["level0_magnification"], reported["target_magnification"]) == (20, 10)
 
 

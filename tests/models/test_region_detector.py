@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +27,9 @@ from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.synthetic.tissue_generator import draw_stain, make_region_image
 
 FAST = Recipe(
-    method_parameters={"n_atoms": 40, "n_iter": 5},
+    method_parameters={"n_atoms": 24, "n_iter": 3},
     patch_px=16,
-    patches_per_class=800,
+    patches_per_class=400,
     stain="reinhard",
     features="centred",
     smoothing_radius=1,
@@ -39,7 +40,7 @@ FAST = Recipe(
 def tissue(tmp_path_factory):
     """Crops by class, and some images with masks of two foci each."""
     folder = write_synthetic_dataset(
-        tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180)
+        tmp_path_factory.mktemp("set") / "tissue", 4, 2, size=(240, 180)
     )
     masks = folder / "foci"
     masks.mkdir()
@@ -52,6 +53,17 @@ def tissue(tmp_path_factory):
         lines.append(f"{i}.png,{i}-mask.png,p{i},0.5")
     (masks / "manifest.csv").write_text("\n".join(lines))
     return folder
+
+
+@pytest.fixture(scope="module")
+def trained_on_masks(tissue):
+    manifest = read_manifest(tissue / "foci" / "manifest.csv")
+    return RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
+
+
+@pytest.fixture(scope="module")
+def trained_on_crops(tissue):
+    return RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
 
 
 def auc(detector, records):
@@ -86,9 +98,8 @@ def test_margin_threshold_is_fitted_if_the_aggregator_requires_it(tissue, tmp_pa
     assert np.array_equal(again.patch_map.predicted_classes, after.predicted_classes)
 
 
-def test_detector_is_trained_on_masks(tissue):
-    manifest = read_manifest(tissue / "foci" / "manifest.csv")
-    detector = RegionDetector(FAST, region="inflammation").fit(manifest.select([0, 1, 2]))
+def test_detector_is_trained_on_masks(tissue, trained_on_masks):
+    manifest, detector = read_manifest(tissue / "foci" / "manifest.csv"), trained_on_masks
     assert detector.class_names_ == ["not inflammation", "inflammation"]
     assert 1 <= detector.min_patches_ <= 20
     assert auc(detector, manifest.select([3, 4]).records) > 0.85
@@ -118,9 +129,8 @@ def test_detector_is_trained_on_masks(tissue):
     assert with_mpp.regions[0].area_um2 == pytest.approx(with_mpp.regions[0].area_px / 4)
 
 
-def test_detector_is_trained_on_crops(tissue):
-    crops = read_manifest(tissue / "manifest.csv")
-    detector = RegionDetector(FAST, region="inflamed").fit(crops)
+def test_detector_is_trained_on_crops(tissue, trained_on_crops):
+    crops, detector = read_manifest(tissue / "manifest.csv"), trained_on_crops
     assert detector.class_names_ == ["healthy", "inflamed"]
     assert auc(detector, read_manifest(tissue / "foci" / "manifest.csv").records) > 0.75
     other = RegionDetector(FAST, region="healthy").fit(crops)
@@ -178,16 +188,14 @@ def test_labels_of_negative_images_may_accompany_masks(labels, region):
     assert region_classes(manifest, region) == [f"not {region}", region]
 
 
-def test_background_image_has_no_label(tissue, tmp_path):
-    detector = RegionDetector(FAST, region="inflamed").fit(read_manifest(tissue / "manifest.csv"))
+def test_background_image_has_no_label(trained_on_crops, tmp_path):
     Image.new("RGB", (200, 150), (244, 243, 245)).save(tmp_path / "background.png")
-    prediction = detector.predict(tmp_path / "background.png")
+    prediction = trained_on_crops.predict(tmp_path / "background.png")
     assert (prediction.label, prediction.regions, prediction.n_patches) == (None, [], 0)
 
 
-def test_loaded_model_finds_the_same_regions(tissue, tmp_path):
-    manifest = read_manifest(tissue / "foci" / "manifest.csv")
-    detector = RegionDetector(FAST).fit(manifest.select([0, 1, 2]))
+def test_loaded_model_finds_the_same_regions(tissue, trained_on_masks, tmp_path):
+    manifest, detector = read_manifest(tissue / "foci" / "manifest.csv"), trained_on_masks
     loaded = load_model(save_model(detector, tmp_path / "foci.histodict"))
     assert isinstance(loaded, RegionDetector)
     np.testing.assert_array_equal(
@@ -199,7 +207,7 @@ def test_loaded_model_finds_the_same_regions(tissue, tmp_path):
 
 def test_detector_on_the_command_line(tissue, tmp_path):
     model, out = tmp_path / "foci.histodict", tmp_path / "found"
-    options = ["--set", "n_atoms=40", "--set", "n_iter=4", "--set", "patches_per_class=800"]
+    options = ["--set", "n_atoms=12", "--set", "n_iter=2", "--set", "patches_per_class=200"]
     run = CliRunner().invoke(
         app,
         ["train", str(tissue / "foci"), "--regions", "focus", "-o", str(model), "--json", *options],
@@ -224,8 +232,8 @@ def test_detector_on_the_command_line(tissue, tmp_path):
     assert "region-detector" in info.output
 
 
-def test_images_without_regions_give_tables(tissue, tmp_path):
-    detector = RegionDetector(FAST).fit(read_manifest(tissue / "foci").select([0, 1]))
+def test_images_without_regions_give_tables(tissue, trained_on_masks, tmp_path):
+    detector = copy(trained_on_masks)
     detector.min_patches_ = 10_000
     save_model(detector, tmp_path / "m.histodict")
     out = tmp_path / "found"
@@ -235,7 +243,7 @@ def test_images_without_regions_give_tables(tissue, tmp_path):
     )
     assert run.exit_code == 0, run.output
     (row,) = csv.DictReader((out / "detections.csv").open())
-    assert row["label"] == "not region"
+    assert row["label"] == "not inflammation"
     assert (out / "regions.csv").read_text().startswith('"path","region"')
 
 
@@ -244,7 +252,7 @@ def test_tumour_is_found_in_real_lymph_nodes(data_folder):
     sorted."""
     manifest = read_manifest(data_folder / "camelyon-tumour")
     recipe = preset("regions").with_changes(
-        method_parameters={"n_atoms": 100, "n_iter": 10}, patches_per_class=4_000
+        method_parameters={"n_atoms": 40, "n_iter": 4}, patches_per_class=1_500
     )
     detector = RegionDetector(recipe, region="tumour").fit(manifest.select(range(16)))
     assert auc(detector, manifest.select(range(16, 32)).records) >= 0.80

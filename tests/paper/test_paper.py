@@ -1,5 +1,8 @@
 """Tests of the experiments of the paper: published values, computations, and output of
-`reproduce`."""
+`histodict reproduce all --quick` with every method, figure and table.
+
+The images are fewer and smaller than the defaults: WND-CHARM alone would take a minute for those.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,20 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from histodict import paper
+from histodict.cli import app
 from histodict.datasets.manifest import ImageRecord, Manifest
+from histodict.evaluation import measures
+from histodict.metrics.intervals import bootstrap_interval
 from histodict.models import TissueClassifier
 from histodict.models.recipe import preset
 from histodict.paper import (
@@ -62,9 +71,20 @@ TINY = ExperimentSizes(
     synthetic=(12, 1, (112, 96)),
     timed_problem=Problem(n_atoms=6, n_samples=40, n_features=30, n_nonzero=3, n_iter=1),
 )
-# Dictionaries per class, one dictionary, and a whole-image method.
-METHODS = ("dfdl", "lcksvd", "nayak", "src-image")
-NAMES = ("DFDL", "LC-KSVD", "Nayak's", "SRC")
+# Large enough that every method is better than chance.
+SMALLER = replace(
+    paper.QUICK,
+    max_images=8,
+    recipe=paper.QUICK.recipe | {"patches_per_class": 180},
+    patches=(60, 180),
+    bases=(8, 24),
+    n_image_sizes=2,
+    synthetic=(8, 2, (128, 112)),
+    timed_problem=TINY.timed_problem,
+)
+CLASS_DICTIONARIES = ("DFDL", "LC-KSVD", "FDDL")
+DICTIONARIES = (*CLASS_DICTIONARIES, "Nayak's")
+NAMES = (*DICTIONARIES, "SRC", "SHIRC", "WND-CHARM")
 NAMED = tuple(published.PAPER_NAMES.values())
 
 
@@ -150,14 +170,15 @@ def test_operation_counts_follow_from_the_steps_in_the_appendix():
     assert count_operations("fddl", p, q) == c * one_class
 
 
-def test_recorded_times_are_shown_only_for_their_own_size():
+def test_recorded_times_are_shown_only_for_their_own_size(monkeypatch):
     rows = published.read_table("recorded_times")
     assert {row["method"] for row in rows} <= set(OPERATIONS)
-    shown = complexity.run(TINY.timed_problem, ExecutionOptions(1)).rows
-    assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
-    other = complexity.run(
-        TINY.timed_problem, ExecutionOptions(1), counted_problem=replace(PAPER_PROBLEM, n_atoms=400)
+    monkeypatch.setattr(
+        complexity, "measure_training_times", lambda *_: dict.fromkeys(OPERATIONS, 1.0)
     )
+    shown = complexity.run().rows
+    assert {row["method"]: row["recorded seconds"] for row in shown}["DFDL"] == 71
+    other = complexity.run(counted_problem=replace(PAPER_PROBLEM, n_atoms=400))
     assert {row["recorded seconds"] for row in other.rows} == {None}
     assert other.draw() is not None
 
@@ -279,19 +300,29 @@ def test_experiment_selects_suitable_methods():
 # --- complete run -------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fewer_draws_and_pixels():
+    """The intervals themselves are tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(published, "_PNG_DPI", 50)
+        patch.setattr(measures, "N_REPLICATES", 100)
+        few = partial(bootstrap_interval, n_replicates=100)
+        patch.setattr(published, "bootstrap_interval", few)
+        yield
+
+
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
-    made = reproduce(
-        output=folder,
-        sizes=TINY,
-        options=ExperimentOptions(methods=METHODS),
-        execution=ExecutionOptions(1),
-    )
-    assert [outcome.name for outcome in made] == [
-        name for name in EXPERIMENT_NAMES if name != "all"
-    ]
-    assert not any(outcome.failures for outcome in made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper, "QUICK", SMALLER)
+        arguments = ["reproduce", "all", "--quick", "--jobs", "1", "--output", str(folder)]
+        run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 0, run.output
+    for count in ("6.6e10", "1.06e11", "8.92e10", "9.04e10"):
+        assert count in run.output
+    for name in EXPERIMENTS:
+        assert read_checked_json(folder / "synthetic" / f"{name}.json")["failures"] == []
     return folder
 
 
@@ -313,7 +344,7 @@ EXPECTED_LABELS = {
     "codes": ["DFDL on healthy", "LC-KSVD on inflamed", "atoms: healthy | inflamed"],
     "accuracy": [*NAMES, "WND-CHARM", "synthetic (histodict)", "IBL (published)", "97.8"],
     "confusion": [*(f"{name}: healthy" for name in NAMES), "85.59 *", "15.41 *", "96.00"],
-    "roc": ["DFDL", "LC-KSVD", "Nayak's", "θ from 0 to 1", "m from 1 to 20", "published points"],
+    "roc": [*DICTIONARIES, "θ from 0 to 1", "m from 1 to 20", "published points"],
     "training-patches": ["DFDL", "patches per class", "ADL lung", "10,000"],
     "training-images": [*NAMES, "training images per class"],
     "bases-count": ["DFDL", "bases per class", "500 bases"],
@@ -327,7 +358,8 @@ def test_every_experiment_writes_its_files(output, name):
     assert [text for text in EXPECTED_LABELS[name] if text not in labels] == []
     with Image.open(folder / f"{name}.png") as image:
         assert min(image.size) > 150
-        assert len(np.unique(np.asarray(image.convert("L")))) > 10
+        grey = np.asarray(image.convert("L"))
+    assert len(np.unique(grey)) > 10 and grey.std() > 5
     assert len(table(folder / f"{name}.csv")) > 3
     page = (output / "index.html").read_text()
     assert f'src="synthetic/{name}.svg"' in page and f"synthetic/{name}.csv" in page
@@ -349,11 +381,14 @@ def test_accuracy_is_that_of_the_predictions(output):
     predictions = table(folder / "predictions.csv")
     rows = table(folder / "accuracy.csv")
     assert [row["method"] for row in ours(rows)] == list(NAMES)
-    for row, method in zip(ours(rows), METHODS, strict=True):
+    for row, method in zip(ours(rows), COMPARED_METHODS, strict=True):
         own = [a["truth"] == a["label"] for a in predictions if a["method"] == method]
         assert float(row["accuracy"]) == pytest.approx(100 * np.mean(own))
-        assert int(row["n_predictions"]) == len(own) == 12
-        assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
+        assert int(row["n_predictions"]) == len(own) == 16
+        assert 0 <= float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) <= 100
+    # Few small patches without stain correction: low accuracy, but above chance.
+    assert max(float(row["accuracy"]) for row in ours(rows)) >= 80
+    assert np.mean([float(row["accuracy"]) for row in ours(rows)]) >= 60
     beside = {r["data"] for r in rows if r["source"] == "published"}
     assert beside == set(published.CLASSES)
 
@@ -375,7 +410,7 @@ def test_roc_curves_include_the_operating_point(output):
     folder = output / "synthetic"
     curves, points = table(folder / "roc.csv"), ours(table(folder / "roc-points.csv"))
     confusion = ours(table(folder / "confusion.csv"))
-    for name in ("DFDL", "LC-KSVD", "Nayak's"):
+    for name in DICTIONARIES:
         own = [row for row in curves if row["method"] == name and row["parameter"] == "θ"]
         values, alarm, miss = (
             np.array([float(row[key]) for row in own]) for key in ("value", "false_alarm", "miss")
@@ -412,9 +447,9 @@ def test_swept_setting_cannot_be_set(tmp_path, what, setting):
 @pytest.mark.parametrize(
     ("name", "axis", "values"),
     [
-        ("training-patches", "patches per class", [40, 80]),
-        ("bases-count", "bases per class", [4, 8]),
-        ("training-images", "training images per class", [2, 3]),
+        ("training-patches", "patches per class", [60, 180]),
+        ("bases-count", "bases per class", [8, 24]),
+        ("training-images", "training images per class", [2, 4]),
     ],
 )
 def test_sweeps_end_at_the_compared_value(output, name, axis, values):
@@ -426,21 +461,21 @@ def test_sweeps_end_at_the_compared_value(output, name, axis, values):
         assert [int(row[axis]) for row in own] == values
         if name != "training-images":  # that experiment has other splits
             assert own[-1]["accuracy"] == accuracy[method]
-    expected = NAMES if name == "training-images" else NAMES[:3]
+    expected = NAMES if name == "training-images" else DICTIONARIES
     assert list(dict.fromkeys(row["method"] for row in rows)) == list(expected)
 
 
 def test_bases_and_codes_are_of_the_same_dictionaries(output):
     folder = output / "synthetic"
     atoms = Counter((r["method"], r["class"]) for r in table(folder / "bases.csv"))
-    methods, classes = ("DFDL", "LC-KSVD"), ("healthy", "inflamed")
-    assert atoms == {(method, name): 8 for method in methods for name in classes}
+    classes = ("healthy", "inflamed")
+    assert atoms == {(method, name): 24 for method in CLASS_DICTIONARIES for name in classes}
     codes = table(folder / "codes.csv")
     for share in table(folder / "codes-shares.csv"):
         own = [r for r in codes if (r["method"], r["truth"]) == (share["method"], share["truth"])]
         size = {name: 0.0 for name in classes}
         for row in own:
-            assert 0 <= int(row["atom"]) < 8
+            assert 0 <= int(row["atom"]) < 24
             size[row["atom_class"]] += abs(float(row["code"]))
         expected = size[share["truth"]] / sum(size.values())
         assert float(share["own_class_fraction"]) == pytest.approx(expected, rel=1e-4)
@@ -468,9 +503,8 @@ def test_second_run_trains_nothing_and_draws_the_same(output, monkeypatch):
 
     before = (output / "synthetic" / "confusion.svg").read_bytes()
     monkeypatch.setattr(TissueClassifier, "fit", refuse)
-    choice = ExperimentOptions(methods=METHODS)
     for name in ("bases", "confusion"):  # from stored models, and from stored predictions
-        reproduce(name, output=output, sizes=TINY, options=choice, execution=ExecutionOptions(1))
+        reproduce(name, output=output, sizes=SMALLER, execution=ExecutionOptions(1))
     assert (output / "synthetic" / "confusion.svg").read_bytes() == before
 
 

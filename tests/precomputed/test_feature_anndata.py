@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from histodict.datasets.manifest import read_manifest
 from histodict.export.anndata import ImageMetadata, write_h5ad
 from histodict.export.h5ad_writer import SparseRows, set_encoding, write
+from histodict.images import slide_reader as slide_process
 from histodict.images.file_types import ImageError
 from histodict.models import TissueClassifier
 from histodict.models.recipe import PRESETS, Recipe
@@ -124,6 +125,12 @@ def test_anndata_and_trident_files_give_the_same_bits(tmp_path):
             )
 
 
+@pytest.fixture
+def no_check_process(monkeypatch):
+    """Open files only in this process; the check in a child process ends it for unusable files."""
+    monkeypatch.setattr(slide_process, "USE_SUBPROCESS", False)
+
+
 # --- files of LazySlide ---------------------------------------------------------------------------
 
 CORNERS = np.array([[243, 1089], [371, 1089], [371, 1217]])
@@ -168,6 +175,7 @@ BAD_TILES = {
 }
 
 
+@pytest.mark.usefixtures("no_check_process")
 @pytest.mark.parametrize("message", BAD_TILES)
 def test_invalid_lazyslide_tiles_are_refused(tmp_path, message):
     path = write_lazyslide(tmp_path / "a.h5ad", VECTORS, CORNERS)
@@ -221,6 +229,7 @@ BAD = {
 }
 
 
+@pytest.mark.usefixtures("no_check_process")
 @pytest.mark.parametrize("name", BAD)
 def test_unusable_file_is_refused(name, tmp_path):
     damage, text = BAD[name]

@@ -18,8 +18,8 @@ from histodict.precomputed.feature_file import check_features, open_features
 from tests.precomputed.feature_files import some_vectors
 
 VECTORS, COORDS = some_vectors()
-N_MIB = 512
-MOST_MIB = 320  # beside the loaded libraries
+N_MIB = 256
+MOST_MIB = 160  # beside the loaded libraries
 
 # Reads each file with a memory limit, and prints the result and the memory used.
 READ = f"""

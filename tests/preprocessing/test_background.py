@@ -22,7 +22,7 @@ from tests.images.files import save_slide
 
 big_slide = pytest.importorskip("benchmarks.big_slide", reason="the benchmarks are not here")
 
-SIDE = 6000
+SIDE = 3584
 PINK, WHITE = (220, 150, 200), (240, 240, 240)
 
 
@@ -55,7 +55,7 @@ def test_map_equals_that_of_a_completely_read_slide(slide, tmp_path, monkeypatch
     recipe = Recipe(method_parameters=small, patch_px=16, patches_per_class=200, **settings)
     tissue = write_synthetic_dataset(tmp_path / "tissue", 2, 1, size=(240, 180))
     model = TissueClassifier(recipe).fit(read_manifest(tissue))
-    monkeypatch.setattr(grid, "_CHUNK_PX", 512)
+    monkeypatch.setattr(grid, "_CHUNK_PX", 256)
     areas.clear()
     prediction = model.predict_one(slide)
     n_read = sum(areas)

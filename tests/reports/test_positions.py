@@ -9,16 +9,21 @@ geometry code.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from histodict import TissueClassifier
 from histodict.batch import predict_images
 from histodict.datasets.manifest import ImageRecord, Manifest
 from histodict.export.qupath import GeoJSONOptions
+from histodict.images.slide_reader import end_idle_processes
 from histodict.models import RegionDetector
 from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import COLOURS, PatchMap
@@ -26,8 +31,8 @@ from histodict.precomputed.feature_file import open_features
 from histodict.web.maps import render_map
 
 GREY, RED = (150, 150, 160), (220, 30, 60)
-SIZE = (920, 800)
-SQUARE = (320, 160, 320)  # left, top, side: complete patches at every scale below
+SIZE = (520, 400)
+SQUARE = (320, 160, 160)  # left, top, side: complete patches at every scale below
 OFFSET = (1000, 800)
 SCALES = {"unreduced": 1.0, "by 2": 2.0, "by 5": 5.0}
 
@@ -64,14 +69,22 @@ class OpenSlide:
 """
 
 
-@pytest.fixture(params=["plain", "slide"])
-def image(request, tmp_path, slide_library):
-    path = tmp_path / "scene.png"
-    Image.fromarray(scene()).save(path)
+@pytest.fixture(scope="module", params=["plain", "slide"])
+def image(request, tmp_path_factory):
+    """Return the path of the scene and its offset; slides are read by another `openslide`."""
+    folder = tmp_path_factory.mktemp(request.param)
+    Image.fromarray(scene()).save(folder / "scene.png")
     if request.param == "plain":
-        return path, (0, 0)
-    slide_library(BOUNDED)
-    return path.rename(tmp_path / "scene.mrxs"), OFFSET
+        yield folder / "scene.png", (0, 0)
+        return
+    library = folder / "library"
+    library.mkdir()
+    (library / "openslide.py").write_text(BOUNDED)
+    end_idle_processes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(library)
+        yield (folder / "scene.png").rename(folder / "scene.mrxs"), OFFSET
+    end_idle_processes()
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +118,25 @@ def models(manifest):
     return found
 
 
+@dataclass(frozen=True)
+class Output:
+    """Files of a run: overlay above its legend, GeoJSON features, patch map, feature table."""
+
+    pixels: NDArray[np.float64]
+    features: list[dict[str, Any]]
+    patch_map: PatchMap
+    table: Path
+
+
 def run(model, image, folder, height=SIZE[1], *, outline_patches=False):
-    form = GeoJSONOptions(outline_patches=outline_patches)
-    result = predict_images(model, "digest", [ImageRecord(image, "", "")], folder, qupath=form)
+    result = predict_images(
+        model,
+        "digest",
+        [ImageRecord(image, "", "")],
+        folder,
+        qupath=GeoJSONOptions(outline_patches=outline_patches),
+        anndata=not isinstance(model, RegionDetector),
+    )
     assert not result.failures, result.failures
     (row,) = result.rows
     key = row["key"]
@@ -115,7 +144,16 @@ def run(model, image, folder, height=SIZE[1], *, outline_patches=False):
         assert overlay.height > height  # a legend is below
         pixels = np.asarray(overlay.convert("RGB"))[:height].astype(float)
     features = json.loads((folder / "geojson" / f"{key}.geojson").read_text())["features"]
-    return row, pixels, features, PatchMap.load(folder / "maps" / f"{key}.npz")
+    patch_map = PatchMap.load(folder / "maps" / f"{key}.npz")
+    return Output(pixels, features, patch_map, folder / "anndata" / f"{key}.h5ad")
+
+
+@pytest.fixture(scope="module", params=SCALES)
+def output(request, image, models, tmp_path_factory):
+    """Run a classifier at each scale, with the outlines of patches."""
+    path, _ = image
+    folder = tmp_path_factory.mktemp("classes")
+    return run(models[request.param, "classes"], path, folder, outline_patches=True)
 
 
 def coloured(pixels, under, place):
@@ -126,14 +164,11 @@ def coloured(pixels, under, place):
     return (pulled > 0.1) & (away < 3)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_overlay_is_aligned_with_the_pixels(image, models, scale, tmp_path):
-    path, _ = image
-    _, pixels, _, _ = run(models[scale, "classes"], path, tmp_path / "out")
+def test_overlay_is_aligned_with_the_pixels(output):
     under = scene().astype(float)
     red = (under == RED).all(axis=2)
-    assert coloured(pixels, under, 1)[red].all()
-    assert coloured(pixels, under, 0)[~red].all()
+    assert coloured(output.pixels, under, 1)[red].all()
+    assert coloured(output.pixels, under, 0)[~red].all()
 
 
 def rings_of(features, name):
@@ -146,26 +181,23 @@ def rings_of(features, name):
     ]
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_patch_outlines_surround_their_patches(image, models, scale, tmp_path):
+def test_patch_outlines_surround_their_patches(image, output):
     """QuPath shows a slide from its bounds, as pixels are read: no offset is added."""
-    path, offset = image
-    model = models[scale, "classes"]
-    _, _, features, patch_map = run(model, path, tmp_path / "out", outline_patches=True)
+    _, offset = image
     x, y, side = SQUARE
-    assert patch_map.offset == offset
-    rings = rings_of(features, "red")
+    assert output.patch_map.offset == offset
+    rings = rings_of(output.features, "red")
     corners = np.concatenate(rings)
     assert corners.min(axis=0).tolist() == [x, y]
     assert corners.max(axis=0).tolist() == [x + side, y + side]
     area = sum(np.ptp(ring, axis=0).prod() for ring in rings)
-    assert area == side**2 and len(rings) == (side / patch_map.grid.step) ** 2
+    assert area == side**2 and len(rings) == (side / output.patch_map.grid.step) ** 2
 
 
 @pytest.mark.parametrize("scale", ["by 5"])
 def test_area_outlines_surround_their_areas(image, models, scale, tmp_path):
     path, _ = image
-    _, _, features, _ = run(models[scale, "classes"], path, tmp_path / "out")
+    features = run(models[scale, "classes"], path, tmp_path / "out").features
     x, y, side = SQUARE
     square = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
     (red,) = rings_of(features, "red")
@@ -175,21 +207,16 @@ def test_area_outlines_surround_their_areas(image, models, scale, tmp_path):
     assert {f["properties"]["objectType"] for f in features} == {"detection"}
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_table_rows_are_aligned_with_the_pixels(image, models, scale, tmp_path):
+def test_table_rows_are_aligned_with_the_pixels(image, output):
     """In pixels of the image; as feature files, in those of OpenSlide."""
-    path, offset = image
-    predict_images(
-        models[scale, "classes"], "digest", [ImageRecord(path, "", "")], tmp_path, anndata=True
-    )
-    (table,) = (tmp_path / "anndata").iterdir()
-    with h5py.File(table) as file:
+    _, offset = image
+    with h5py.File(output.table) as file:
         centres, predicted_classes = file["obsm/spatial"][()], file["obs/class/codes"][()]
     x, y, side = SQUARE
     inside = ((centres > (x, y)) & (centres < (x + side, y + side))).all(axis=1)
     np.testing.assert_array_equal(predicted_classes, inside)
     assert inside.any() and not inside.all()
-    with open_features(table) as features:
+    with open_features(output.table) as features:
         corners = features.coords - offset
         np.testing.assert_array_equal(corners + features.side / 2, centres)
         assert features.size == tuple(np.add(SIZE, offset))
@@ -199,26 +226,23 @@ def test_table_rows_are_aligned_with_the_pixels(image, models, scale, tmp_path):
 def test_region_outlines_surround_their_regions(image, models, scale, tmp_path):
     path, _ = image
     x, y, side = SQUARE
-    _, pixels, features, _ = run(models[scale, "regions"], path, tmp_path / "out")
-    (feature,) = features
+    output = run(models[scale, "regions"], path, tmp_path / "out")
+    (feature,) = output.features
     (ring,) = feature["geometry"]["coordinates"]
     expected = {(x, y), (x + side, y), (x + side, y + side), (x, y + side)}
     assert set(map(tuple, ring)) == expected
     # The line is five pixels wide, black within white, and drawn on the border of the square.
-    black = (pixels < 40).all(axis=2)
+    black = (output.pixels < 40).all(axis=2)
     rows, columns = np.nonzero(black)
     assert abs(rows.min() - y) <= 2 and abs(rows.max() - (y + side)) <= 2
     assert abs(columns.min() - x) <= 2 and abs(columns.max() - (x + side)) <= 2
     assert black[y - 2 : y + 3, x + side // 2].any()
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_heat_map_of_the_web_page_is_aligned(image, models, scale, tmp_path):
+def test_heat_map_of_the_web_page_is_aligned(output):
     """One pixel per patch, drawn `step` wide from `shift`, as on the web page."""
-    path, _ = image
-    patch_map = models[scale, "classes"].predict_one(path).patch_map
-    heat_map = render_map(patch_map, 1)
-    grid = patch_map.grid
+    heat_map = render_map(output.patch_map, 1)
+    grid = output.patch_map.grid
     rows, columns = np.nonzero(heat_map[..., 3])
     x, y, side = SQUARE
     left, top = grid.shift + columns.min() * grid.step, grid.shift + rows.min() * grid.step
@@ -230,12 +254,12 @@ def test_heat_map_of_the_web_page_is_aligned(image, models, scale, tmp_path):
 
 def test_overlay_of_a_reduced_image_is_aligned(manifest, models, tmp_path):
     """The overlay of a large image is smaller than the image."""
-    size = (3200, 2400)
+    size = (3200, 400)
     Image.fromarray(scene(size)).save(tmp_path / "large.png")
-    _, pixels, _, _ = run(
-        models["by 5", "classes"], tmp_path / "large.png", tmp_path / "out", height=1200
-    )
-    assert pixels.shape == (1200, 1600, 3)
+    pixels = run(
+        models["by 5", "classes"], tmp_path / "large.png", tmp_path / "out", height=200
+    ).pixels
+    assert pixels.shape == (200, 1600, 3)
     x, y, side = (value // 2 for value in SQUARE)
     under = np.asarray(Image.fromarray(scene(size)).reduce(2)).astype(float)
     inside = coloured(pixels, under, 1)[: y + 2 * side, : x + 2 * side]
