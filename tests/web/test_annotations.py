@@ -17,7 +17,7 @@ from PIL import Image
 from histodict.annotations.annotation_file import AnnotationFile
 from histodict.images.source import open_image
 from histodict.web.annotation.store import AnnotationStore, Shape
-from tests.web.app import OWN, open_client, open_data, start, wait_for
+from tests.web.app import OWN, open_client, open_data, run_job, start
 
 BRUSH = {"act": "draw", "tool": "brush", "points": [[60, 60], [120, 70]], "radius": 15}
 BOX = {"act": "draw", "tool": "rectangle", "points": [[150, 100], [220, 160]]}
@@ -480,14 +480,15 @@ def test_training_needs_two_classes_and_training_patients(client):
     assert "Leave at least one patient for training" in refused(client, "/../../jobs", body)
 
 
-def test_model_is_trained_and_tested_on_shapes_alone(client):
+def test_model_is_trained_and_tested_on_shapes_alone(client, monkeypatch):
+    monkeypatch.setattr(client.app.state.context.queue, "add", lambda job: None)
     draw_both(client)
     draw_both(client, "second.png")
     request(client, "/about", {"positive": "dots"})
     job = start(client, client.data, test_patients=["second.png"])
     # training uses the annotations at the time of the request
     request(client, annotation_path(client), {"act": "undo"})
-    assert wait_for(client, job, "done", "failed")["error"] == ""
+    run_job(client, job)
     model = client.get(f"/api/jobs/{job}/model").json()
     assert model["classes"] == ["stripes", "dots"] and model["colours"]["dots"] == "#0072b2"
     rows = {row["name"]: row for row in model["results"]["images"]}
