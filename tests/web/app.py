@@ -53,7 +53,10 @@ def job_of(client: Any, job: str) -> Any:
 
 
 def run_job(client: Any, job: str) -> None:
-    """Run a job in this process; the client's queue, which starts on `__enter__`, must not have it."""
+    """Run a job in this process; it must not be in a queue that runs.
+
+    The queue of a client runs between `__enter__` and `__exit__`.
+    """
     from histodict.web.jobs import DONE, RUNNING
     from histodict.web.worker import JOB_FUNCTIONS, progress_log
 

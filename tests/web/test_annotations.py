@@ -16,6 +16,7 @@ from PIL import Image
 
 from histodict.annotations.annotation_file import AnnotationFile
 from histodict.images.source import open_image
+from histodict.web.annotation import store
 from histodict.web.annotation.store import AnnotationStore, Shape
 from tests.web.app import OWN, open_client, open_data, run_job, start
 
@@ -318,7 +319,7 @@ def test_invalid_files_are_refused_without_a_change(client, content, message):
     assert annotation_state(client)["images"] == annotation_state(client)["classes"] == []
 
 
-def many_corners(how, n=150_000):
+def many_corners(how, n=40_000):
     if how == "crossing":  # back and forth over the image
         return np.random.default_rng(0).uniform(10, 190, (n, 2)).round(1).tolist()
     angles = np.linspace(0, 2 * np.pi, n, endpoint=False)
@@ -339,7 +340,7 @@ def test_outline_of_many_corners_is_imported_or_refused_quickly(client):
     assert len(
         client.get(f"/api/data/{client.data}{annotation_path(client)}").json()["shapes"]
     ) == len(found["shapes"])
-    assert time.process_time() - begun < 20  # 30 s for one of them before the limit
+    assert time.process_time() - begun < 10
 
 
 def test_file_may_exceed_the_request_limit_up_to_its_own(client):
@@ -427,7 +428,7 @@ def test_very_large_shape_is_processed_quickly(tmp_path):
     )
     from histodict.web.annotation.store import polygonize
 
-    path = tmp_path / "large.png"
+    path = tmp_path / "large.bmp"  # not compressed
     Image.fromarray(np.full((4000, 5000, 3), (200, 120, 170), np.uint8)).save(path)
     with open_image(path) as source:
         sight = InteractiveImage(source, make_quick_recipe(None, False), file_key(path))
@@ -532,17 +533,18 @@ def square_of(n_corners, number):
     return Shape(id=f"{number:012x}", label="a", tool="brush", area=1.0, polygons=[[corners]])
 
 
-def test_length_of_the_undo_history_is_limited():
+def test_length_of_the_undo_history_is_limited(monkeypatch):
+    monkeypatch.setattr(store, "_MAX_HISTORY_CORNERS", 2000)
     small = large = AnnotationStore([], [], [])
     for number in range(130):
         small = small.with_change([], [square_of(4, number)])
     assert len(small.undo_stack) == 100
     for number in range(9):
-        large = large.with_change([], [square_of(40_000, number)])
+        large = large.with_change([], [square_of(400, number)])
     assert len(large.undo_stack) == 5 and len(large.shapes) == 9
     back = large.undo().undo()
     assert len(back.shapes) == 7 and back.redo().redo().shapes == large.shapes
-    last = AnnotationStore([], [], []).with_change([], [square_of(300_000, 1)])
+    last = AnnotationStore([], [], []).with_change([], [square_of(3000, 1)])
     assert last.undo().shapes == []  # the last step can be undone, whatever its size
 
 

@@ -50,11 +50,8 @@ def damage(path, how):
 @pytest.fixture
 def workspace_copy(made, tmp_path):
     """A copy of the workspace, its user's folder, and the ids."""
-    workspace = made[0]
-    shutil.copytree(workspace, tmp_path / "kept")
-    yield workspace, workspace / "users" / "local", *made[1:]
-    shutil.rmtree(workspace)
-    shutil.copytree(tmp_path / "kept", workspace)
+    workspace = shutil.copytree(made[0], tmp_path / "workspace")
+    return workspace, workspace / "users" / "local", *made[1:]
 
 
 def addresses(data, image, job):

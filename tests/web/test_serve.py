@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 import urllib.error
 import urllib.request
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,8 +28,9 @@ from tests.web.thread_server import serve_in_thread
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     workspace = tmp_path_factory.mktemp("workspace")
-    with serve_in_thread(workspace, [], demo=True, _DEMO_IMAGES=1) as server:
-        yield server
+    small = partial(server.cached_synthetic_dataset, size=(160, 120))
+    with serve_in_thread(workspace, [], demo=True, cached_synthetic_dataset=small) as started:
+        yield started
 
 
 def own_address() -> str | None:

@@ -16,7 +16,7 @@ from tests.web.browser import Server
 
 @contextmanager
 def serve_in_thread(
-    workspace: Path, folders: list[Path], keep_alive: int = 5, demo: bool = False, **limits: float
+    workspace: Path, folders: list[Path], keep_alive: int = 5, demo: bool = False, **names: Any
 ) -> Iterator[Server]:
     """Run `serve` in a thread.
 
@@ -24,7 +24,7 @@ def serve_in_thread(
     ----------
     keep_alive : seconds until a connection without requests is closed
     demo : whether to offer the synthetic data set
-    **limits : values of constants of the module `server`
+    **names : values of names of the module `server` while it runs
     """
     import uvicorn
 
@@ -45,7 +45,7 @@ def serve_in_thread(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "_Server", Recorded)
         patch.setattr(server, "_limit_threads", lambda: None)  # they would remain limited
-        for name, value in limits.items():
+        for name, value in names.items():
             patch.setattr(server, name, value)
         options = {"workspace": workspace, "port": found.port, "browser": False, "demo": demo}
         thread = threading.Thread(target=server.serve, args=[folders], kwargs=options, daemon=True)
