@@ -1,9 +1,8 @@
 """A server that is stopped or killed leaves no worker process and loses no training."""
 
-import contextlib
-import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -15,12 +14,19 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.web.workspace import read_json
+from tests.web.app import open_client, open_data, start
 from tests.web.browser import Server
 from tests.web.test_jobs import LONG, is_running, pid_of
 
 SLOW = (
     "import time; from histodict.web.api import data as api_data; "
     "api_data.opened_sources = lambda *given: time.sleep(60)"
+)
+# The queue of a server without its web application, which starts in a tenth of the time.
+QUEUE = (
+    "import sys, time; from pathlib import Path; from histodict.web.jobs import JobQueue\n"
+    "from histodict.web.workspace import UserWorkspace\n"
+    "JobQueue().start([UserWorkspace.open(Path(sys.argv[1]), 'local')]); time.sleep(600)\n"
 )
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and ps are not Windows'")
 
@@ -32,15 +38,6 @@ def wait_until(is_true, seconds: float) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-@contextlib.contextmanager
-def running(server):
-    """Start the server; stop it in the end."""
-    try:
-        yield server.start()
-    finally:
-        server.stop()
 
 
 def wait_for_worker(folder) -> int:
@@ -60,23 +57,23 @@ def assert_low_priority(worker: int, server: int) -> None:
 
 
 def test_workers_end_with_the_server_and_the_next_one_resumes(tissue, tmp_path):
-    """The first server is killed; the second one is interrupted during a request of a minute, which
-    does not delay the shutdown."""
-    first = Server(tmp_path, [tissue])
-    with running(first):
-        data = json.loads(first.post("/api/data", {"folder_index": 0, "relative_path": "tissue"}))
-        requested = {"data": data["id"], "preset": "quick", "settings": LONG, "test_folds": 0}
-        job = json.loads(first.post("/api/jobs", requested))["id"]
-        folder = tmp_path / "users" / "local" / "jobs" / job
-        worker = wait_for_worker(folder)
-        first.process.kill()
-        first.process.wait(30)
-        assert wait_until(lambda: not is_running(worker), 30)
-        assert read_json(folder / "state.json")["state"] == "waiting"
+    """The queue of the first is killed with its process; the second server is interrupted during a
+    request of a minute, which does not delay the shutdown."""
+    client = open_client([tissue], tmp_path)
+    job = start(client, open_data(client), settings=LONG, test_folds=0)
+    folder = tmp_path / "users" / "local" / "jobs" / job
+    with subprocess.Popen([sys.executable, "-c", QUEUE, str(tmp_path)]) as first:
+        try:
+            worker = wait_for_worker(folder)
+        finally:
+            first.kill()
+    assert wait_until(lambda: not is_running(worker), 30)
+    assert read_json(folder / "state.json")["state"] == "waiting"
 
     (folder / "worker.lock").unlink()
     second = Server(tmp_path, [tissue], before=SLOW)
-    with running(second):
+    try:
+        second.start()
         worker = wait_for_worker(folder)
         assert_low_priority(worker, second.process.pid)
         with pytest.raises(OSError):
@@ -88,3 +85,5 @@ def test_workers_end_with_the_server_and_the_next_one_resumes(tissue, tmp_path):
         assert time.monotonic() - started < 20
         assert wait_until(lambda: not is_running(worker), 30)
         assert read_json(folder / "state.json")["state"] == "waiting"
+    finally:
+        second.stop()
