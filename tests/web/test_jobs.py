@@ -20,8 +20,6 @@ from histodict.web import jobs as queue_module
 from histodict.web import worker
 from tests.web.app import OWN, open_client, open_data, run_job, start, wait_for
 
-LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
-
 
 @pytest.fixture
 def client(tissue, tmp_path):

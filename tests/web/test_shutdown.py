@@ -16,8 +16,9 @@ pytest.importorskip("uvicorn", reason=MISSING)
 from histodict.web.workspace import read_json
 from tests.web.app import open_client, open_data, start
 from tests.web.browser import Server
-from tests.web.test_jobs import LONG, is_running, pid_of
+from tests.web.test_jobs import is_running, pid_of
 
+LONG = {"n_atoms": "40", "n_iter": "5000", "tol": "0", "patches_per_class": "400", "patch_px": "12"}
 SLOW = (
     "import time; from histodict.web.api import data as api_data; "
     "api_data.opened_sources = lambda *given: time.sleep(60)"
