@@ -44,6 +44,29 @@ def start(client: Any, data: str, **requested: Any) -> str:
     return found
 
 
+def job_of(client: Any, job: str) -> Any:
+    """Return the stored job."""
+    from histodict.web.jobs import Job
+
+    (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job}")
+    return Job(folder)
+
+
+def run_job(client: Any, job: str) -> None:
+    """Run a job in this process; it must not be in a queue that runs.
+
+    The queue of a client runs between `__enter__` and `__exit__`.
+    """
+    from histodict.web.jobs import DONE, RUNNING
+    from histodict.web.worker import JOB_FUNCTIONS, progress_log
+
+    found = job_of(client, job)
+    run = found.state()["run"] + 1
+    found.set_state(RUNNING, run)
+    JOB_FUNCTIONS[found.request["kind"]](found, progress_log(found))
+    found.end_run(run, DONE)
+
+
 def count_calls(monkeypatch: Any, home: Any, name: str) -> list[Any]:
     """Return a list that grows by one with every call of a function of a module."""
     calls: list[Any] = []
@@ -59,9 +82,9 @@ def count_calls(monkeypatch: Any, home: Any, name: str) -> list[Any]:
 
 def wait_for(client: Any, job: str, *states: str, seconds: float = 300) -> dict[str, Any]:
     """Return the job once it is in one of the states."""
-    for _ in range(int(seconds * 10)):
+    for _ in range(int(seconds * 20)):
         found: dict[str, Any] = client.get(f"/api/jobs/{job}").json()
         if found["state"] in states:
             return found
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise AssertionError(f"the job is {found['state']}, not {states}: {found['error']}")

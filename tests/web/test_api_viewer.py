@@ -21,7 +21,7 @@ from histodict.web.jobs import Job
 from histodict.web.maps import load_prediction
 from histodict.web.training import manifest_from_request
 from histodict.web.workspace import short_id
-from tests.web.app import OWN, count_calls, open_client, open_data, start, wait_for
+from tests.web.app import OWN, count_calls, open_client, open_data, run_job, start
 from tests.web.test_maps import make_old
 
 
@@ -30,10 +30,12 @@ def viewed(tissue, tmp_path_factory):
     """A client, a finished training, and the address of a test image with a prediction."""
     # recently changed files are always read again
     os.utime(tissue / "tissue" / "manifest.csv", (0, 0))
-    with open_client([tissue], tmp_path_factory.mktemp("workspace")) as client:
-        data = open_data(client)
-        job = start(client, data)
-        assert wait_for(client, job, "done", "failed")["state"] == "done"
+    workspace = tmp_path_factory.mktemp("workspace")
+    client = open_client([tissue], workspace)
+    data = open_data(client)
+    job = start(client, data)
+    run_job(client, job)
+    with open_client([tissue], workspace) as client:
         image = client.get(f"/api/jobs/{job}/model").json()["results"]["images"][0]["image"]
         address = f"/api/jobs/{job}/look/{data}/{image}"
         assert client.get(address).json()["state"] == "done"
@@ -92,13 +94,14 @@ def test_report_needs_no_maps_of_this_version(viewed):
 def test_large_image_with_an_old_map_is_computed_again(viewed, monkeypatch):
     client, job, address = viewed
     monkeypatch.setattr(viewer, "_MAX_IMMEDIATE_PIXELS", 0)
+    monkeypatch.setattr(client.app.state.context.queue, "add", lambda job: None)
     make_all_old(client, job)
     first = client.post(address, json={}, headers=OWN).json()
-    assert wait_for(client, first["job"], "done", "failed")["state"] == "done"
+    run_job(client, first["job"])
     make_all_old(client, job)
     again = client.post(address, json={}, headers=OWN).json()
     assert again["job"] != first["job"]
-    assert wait_for(client, again["job"], "done", "failed")["state"] == "done"
+    run_job(client, again["job"])
     assert client.get(address).json()["grid"]["n_rows"] == 10
 
 

@@ -11,17 +11,16 @@ from .conftest import MISSING
 pytest.importorskip("starlette", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from tests.web.browser import Server
+from tests.web.thread_server import serve_in_thread
 
-SOON = "from histodict.web import server; server._MAX_SECONDS = 1.0; server._MAX_WAITING = 8"
 HEAD = b"POST /api/data HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Histodict: 1\r\n"
 
 
 @pytest.fixture(scope="module")
 def server(tissue, tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("workspace"), [tissue], before=SOON).start()
-    yield server
-    server.stop()
+    limits = {"keep_alive": 1, "_MAX_SECONDS": 1.0, "_MAX_WAITING": 8}
+    with serve_in_thread(tmp_path_factory.mktemp("workspace"), [tissue], **limits) as server:
+        yield server
 
 
 @pytest.fixture
@@ -48,18 +47,16 @@ def is_closed(connection: socket.socket, seconds: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_incomplete_requests_are_closed(connect):
+    incomplete = (
         b"",
         b"GET / HT",
         HEAD + b"Content-Length: 1000\r\n\r\n{",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
         b"GET /static/app.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
-    ],
-)
-def test_incomplete_request_is_closed(connect, data):
-    assert is_closed(connect(data), 8)
+    )
+    for data, connection in [(data, connect(data)) for data in incomplete]:
+        assert is_closed(connection, 8), data
 
 
 def test_slowly_sent_request_is_closed(connect):

@@ -10,7 +10,7 @@ from .conftest import MISSING
 pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
-from tests.web.app import OWN, open_client, open_data, start, wait_for
+from tests.web.app import OWN, open_client, open_data, run_job, start
 
 FLIP = b"?"
 HOW = {"empty": b"", "an object": b"{}", "garbage": b"\x00\xff}{", "folder": None, "bit": FLIP}
@@ -21,14 +21,14 @@ HOW_JSON = HOW | {"a list": b"[1]", "deep": b"[" * 100_000}
 def made(tissue, tmp_path_factory):
     """A workspace with two trainings, a correction and a map; the ids of its contents."""
     workspace = tmp_path_factory.mktemp("made")
-    with open_client([tissue], workspace) as client:
-        data = open_data(client)
-        image = client.get(f"/api/data/{data}").json()["images"][0]
-        body = {"image": image["id"], "label": "healthy", "box": [0, 0, 60, 60]}
-        assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
-        job = start(client, data)
-        assert wait_for(client, job, "done", "failed")["state"] == "done"
-        client.get(f"/api/jobs/{job}/look/{data}/{image['id']}")
+    client = open_client([tissue], workspace)
+    data = open_data(client)
+    image = client.get(f"/api/data/{data}").json()["images"][0]
+    body = {"image": image["id"], "label": "healthy", "box": [0, 0, 60, 60]}
+    assert client.post(f"/api/data/{data}/correct", json=body, headers=OWN).status_code == 200
+    job = start(client, data)
+    run_job(client, job)
+    client.get(f"/api/jobs/{job}/look/{data}/{image['id']}").raise_for_status()
     jobs = workspace / "users" / "local" / "jobs"
     other = shutil.copytree(jobs / job, jobs / "0123456789ab").name
     return workspace, data, image["id"], (job, other)
@@ -50,11 +50,8 @@ def damage(path, how):
 @pytest.fixture
 def workspace_copy(made, tmp_path):
     """A copy of the workspace, its user's folder, and the ids."""
-    workspace = made[0]
-    shutil.copytree(workspace, tmp_path / "kept")
-    yield workspace, workspace / "users" / "local", *made[1:]
-    shutil.rmtree(workspace)
-    shutil.copytree(tmp_path / "kept", workspace)
+    workspace = shutil.copytree(made[0], tmp_path / "workspace")
+    return workspace, workspace / "users" / "local", *made[1:]
 
 
 def addresses(data, image, job):

@@ -22,10 +22,9 @@ from histodict.models.model_file import read_header
 from histodict.utils.progress import no_callback
 from histodict.utils.validation import hints_for
 from histodict.web import model_report
-from histodict.web.jobs import Job
 from histodict.web.maps import load_map
 from histodict.web.worker import train
-from tests.web.app import OWN, open_client, open_data, start
+from tests.web.app import OWN, job_of, open_client, open_data, start
 
 NAMES = {"inflamed": "adenocarcinoma", "healthy": "normal"}
 
@@ -47,11 +46,6 @@ def checked(client, data):
     while not (found := client.get(f"/api/data/{data}/checks").json())["ready"]:
         time.sleep(0.02)
     return found
-
-
-def job_of(client, job_id):
-    (folder,) = client.app.state.context.workspace.glob(f"users/*/jobs/{job_id}")
-    return Job(folder)
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 import errno
 import json
+import os
 import socket
 import subprocess
 import sys
-import time
+import threading
 import urllib.error
 import urllib.request
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,14 +21,16 @@ pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.web import server, workspace
 from histodict.web.workspace import WorkspaceInUseError, lock_workspace
-from tests.web.browser import Server, free_port
+from tests.web.browser import free_port
+from tests.web.thread_server import serve_in_thread
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("workspace"), [], demo=True).start()
-    yield server
-    server.stop()
+    workspace = tmp_path_factory.mktemp("workspace")
+    small = partial(server.cached_synthetic_dataset, size=(160, 120))
+    with serve_in_thread(workspace, [], demo=True, cached_synthetic_dataset=small) as started:
+        yield started
 
 
 def own_address() -> str | None:
@@ -65,14 +70,15 @@ def test_other_users_of_this_machine_need_the_token(demo):
 
 
 def test_token_is_not_sent_to_a_port_of_another_program(tmp_path, monkeypatch, capsys):
-    opened = []
-    monkeypatch.setattr(server.webbrowser, "open", opened.append)
+    started = []
+    timers = SimpleNamespace(Timer=lambda *args: started.append(args))
+    monkeypatch.setattr(server, "threading", timers)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
+        threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
         with pytest.raises(OSError, match=r"could not start .* give another --port"):
             server.serve([tmp_path], workspace=tmp_path / "w", port=port)
-        time.sleep(1.2)
-    assert opened == [] and "token" not in capsys.readouterr().out
+    assert started == [] and "token" not in capsys.readouterr().out
 
 
 def test_small_responses_are_sent_at_once():
@@ -88,7 +94,7 @@ def test_second_server_on_a_workspace_is_refused_with_the_address_of_the_first(d
     for port in (free_port(), demo.port):
         with pytest.raises(OSError, match="another server uses this workspace") as caught:
             server.serve([], workspace=demo.workspace, port=port, browser=False, demo=True)
-        assert f"{demo.address}/ (process {demo.process.pid})" in str(caught.value)
+        assert f"{demo.address}/ (process {os.getpid()})" in str(caught.value)
         assert "needs another --workspace" in str(caught.value)
 
 

@@ -15,11 +15,20 @@ from histodict.web.maps import TILE_SIDE, TileCache, count_levels
 from tests.web.app import count_calls
 
 
-@pytest.fixture
-def image(tmp_path, rng):
-    coarse = rng.integers(0, 255, (9, 14, 3), dtype=np.uint8)
+@pytest.fixture(scope="module")
+def encoded_image():
+    """An image as an array and as a PNG file."""
+    coarse = np.random.default_rng(0).integers(0, 255, (9, 14, 3), dtype=np.uint8)
     pixels = np.asarray(Image.fromarray(coarse).resize((1300, 900), Image.Resampling.BICUBIC))
-    Image.fromarray(pixels).save(tmp_path / "a.png")
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png", compress_level=1)
+    return pixels, file.getvalue()
+
+
+@pytest.fixture
+def image(encoded_image, tmp_path):
+    pixels, content = encoded_image
+    (tmp_path / "a.png").write_bytes(content)
     return ImageRecord(tmp_path / "a.png", "", ""), pixels
 
 
@@ -71,7 +80,7 @@ def test_tiles_outside_are_refused(tiles, image, place):
 def test_changed_file_is_read_again(tiles, image):
     record, pixels = image
     tiles.tile(record, 0, 0, 0)
-    Image.fromarray(255 - pixels).save(record.path)
+    Image.fromarray(255 - pixels).save(record.path, compress_level=1)
     assert np.abs(decoded(tiles.tile(record, 2, 0, 0)) - (255 - pixels)[:512, :512]).mean() < 4
 
 
@@ -80,7 +89,7 @@ def test_thumbnail_is_cached_until_the_image_changes(tiles, image):
     first = tiles.thumbnail(record)
     assert max(decoded(first.read_bytes()).shape) == 220
     assert tiles.thumbnail(record) == first
-    Image.fromarray(255 - pixels).save(record.path)
+    Image.fromarray(255 - pixels).save(record.path, compress_level=1)
     assert tiles.thumbnail(record) != first
 
 

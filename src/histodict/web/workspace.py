@@ -32,7 +32,6 @@ from typing import Any
 
 from ..images.file_types import is_image_path, is_zarr
 from ..images.source import READERS
-from ..models.model_file import SUFFIX
 from ..utils.files import atomic_write, lock_descriptor
 from ..utils.text_io import read_checked_json, shorten
 from .schema import Json
@@ -244,6 +243,8 @@ class DataFolders:
             raise FileNotFoundError(f"{relative_path}: is not a folder")
         visible = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
         entries = [path for path in visible if self._is_inside(Path(os.path.realpath(path)))]
+        from ..models.model_file import SUFFIX  # slow, and workers start without it
+
         return {
             "folder_index": folder_index,
             "relative_path": ""
