@@ -10,6 +10,8 @@ OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Depreca
 
 # Number of parallel test processes.
 TEST_PROCESSES ?= 2
+# Branch coverage in percent below which `make coverage` fails. Code in child processes does not count.
+MIN_COVERAGE ?= 80
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -29,7 +31,7 @@ READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test lowest docs release lint format bench limits peers fuzz chaos load lock clean
+.PHONY: help env torch demo test coverage lowest docs release lint format bench limits peers fuzz chaos load lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +47,11 @@ test: export OMP_NUM_THREADS ?= 1
 test: lint  ## Lint, check types and run the tests
 	@# Keep the order of tests/conftest.py: the slow files first.
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+coverage: export OPENBLAS_NUM_THREADS ?= 1
+coverage: $(READY_TORCH)  ## Run the tests and measure the branch coverage; fail if it is lower than recorded
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
+	  --cov=histodict --cov-branch --cov-report=term:skip-covered --cov-fail-under=$(MIN_COVERAGE)
 
 lowest:  ## Run the tests with the oldest versions that are allowed
 	$(call check-python)
