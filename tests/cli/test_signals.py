@@ -44,7 +44,6 @@ def start_command(tissue, tmp_path):
             assert not started[0].has_ended, started[0].output()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        time.sleep(0.5)
         return started[0]
 
     yield start
@@ -124,8 +123,10 @@ def test_ignored_signal_stays_ignored():
 HEAD = """
 import os, signal, time
 import typer
-from histodict.cli.console import report_errors
-from histodict.cli.console import handle_signals
+from histodict.cli import console
+from histodict.cli.console import handle_signals, report_errors
+
+console._GRACE_SECONDS = 0.3
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
