@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from histodict.cli import app
 
 SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=16", "n_iter=2")
-SIZE = (192, 144)
+SIZE = (240, 180)
 
 
 @dataclass

@@ -27,7 +27,7 @@ FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=100, aggrega
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 6, 2, size=(120, 90))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(96, 80))
     return read_manifest(folder / "manifest.csv")
 
 
