@@ -7,9 +7,7 @@ import json
 
 import pytest
 
-from tests.optional_modules import import_lazily
-
-waits = import_lazily("benchmarks.waits", "the benchmarks are not here")
+waits = pytest.importorskip("benchmarks.waits", reason="the benchmarks are not here")
 Line, Wait, Turns, QUICK = waits.Line, waits.Wait, waits.Turns, waits.QUICK
 
 RECORDED = {"a": 2.0, "b": 3.0}
