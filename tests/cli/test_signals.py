@@ -55,7 +55,7 @@ def start_command(tissue, tmp_path):
         ):
             assert not started[0].has_ended, started[0].output()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.2)
         return started[0]
 
     yield start
