@@ -7,7 +7,6 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib
 import pytest
 
 from histodict.methods.registry import METHODS
@@ -32,10 +31,11 @@ def workplace(tmp_path, monkeypatch):
         monkeypatch.setitem(METHODS[name].default_parameters, "n_iter", 2)
     for name in ("fast", "regions"):
         monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], patches_per_class=200))
-    matplotlib.use("Agg")
-    yield tmp_path
+    import matplotlib
     from matplotlib import pyplot
 
+    matplotlib.use("Agg")
+    yield tmp_path
     pyplot.close("all")
 
 

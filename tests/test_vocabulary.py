@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,15 +94,17 @@ ALLOWED = {
 }
 
 
+@cache
 def split_identifier(name: str) -> list[str]:
     """Split an identifier: PatchMap_of2 is patch, map, of."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
 def replaced_terms(where: str, name: str) -> list[str]:
-    if any(re.fullmatch(pattern, f"{where}:{name}") for pattern in ALLOWED):
+    found = [word for word in split_identifier(name) if word in REPLACED or word in PLURALS]
+    if found and any(re.fullmatch(pattern, f"{where}:{name}") for pattern in ALLOWED):
         return []
-    return [word for word in split_identifier(name) if word in REPLACED or word in PLURALS]
+    return found
 
 
 def identifiers(source: str) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-tables = pytest.importorskip("benchmarks.paper_tables", reason="the benchmarks are not here")
+from tests.optional_modules import import_lazily
+
+tables = import_lazily("benchmarks.paper_tables", "the benchmarks are not here")
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 
 

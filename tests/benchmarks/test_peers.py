@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-peers = pytest.importorskip("benchmarks.peers", reason="the benchmarks are not here")
-problems = pytest.importorskip("benchmarks.problem", reason="the benchmarks are not here")
+from tests.optional_modules import import_lazily
+
+peers = import_lazily("benchmarks.peers", "the benchmarks are not here")
+problems = import_lazily("benchmarks.problem", "the benchmarks are not here")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-result_store = pytest.importorskip("benchmarks.result_store", reason="the benchmarks are not here")
+from tests.optional_modules import import_lazily
+
+result_store = import_lazily("benchmarks.result_store", "the benchmarks are not here")
 
 
 @dataclass(frozen=True)

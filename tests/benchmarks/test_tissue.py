@@ -7,10 +7,12 @@ import json
 import numpy as np
 import pytest
 
-tissue = pytest.importorskip("benchmarks.tissue", reason="the benchmarks are not here")
-images = pytest.importorskip("benchmarks.tissue_images", reason="the benchmarks are not here")
-rules = pytest.importorskip("benchmarks.tissue_rules", reason="the benchmarks are not here")
-draw = pytest.importorskip("benchmarks.draw_tissue_masks", reason="the benchmarks are not here")
+from tests.optional_modules import import_lazily
+
+tissue = import_lazily("benchmarks.tissue", "the benchmarks are not here")
+images = import_lazily("benchmarks.tissue_images", "the benchmarks are not here")
+rules = import_lazily("benchmarks.tissue_rules", "the benchmarks are not here")
+draw = import_lazily("benchmarks.draw_tissue_masks", "the benchmarks are not here")
 
 B, T, I = images.BACKGROUND, images.TISSUE, images.IGNORED  # noqa: E741
 

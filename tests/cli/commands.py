@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 
-SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=800", "n_atoms=40", "n_iter=4")
+SETTINGS = ("patch_px=16", "downsample=1", "patches_per_class=200", "n_atoms=16", "n_iter=2")
 SIZE = (240, 180)
 
 

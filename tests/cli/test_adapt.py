@@ -22,12 +22,12 @@ from histodict.models import Plan, load_model, save_model
 from histodict.models.recipe import Recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=200, aggregation="margin")
+FAST = Recipe(method="nearest-mean", patch_px=12, patches_per_class=100, aggregation="margin")
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(160, 120))
+    folder = write_synthetic_dataset(tmp_path_factory.mktemp("set") / "t", 10, 2, size=(96, 80))
     return read_manifest(folder / "manifest.csv")
 
 
@@ -139,7 +139,7 @@ def test_region_detector_has_no_threshold_to_adapt(manifest, small_models, tmp_p
 
 def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):
     out = tmp_path / "out"
-    settings = ["--set", "patch_px=12", "--set", "patches_per_class=200", "--set", "downsample=1"]
+    settings = ["--set", "patch_px=12", "--set", "patches_per_class=100", "--set", "downsample=1"]
     methods = "nearest-mean,nearest-mean+unlabelled"
     arguments = ["evaluate", str(manifest.root), "--methods", methods, "--folds", "2"]
     run = CliRunner().invoke(app, [*arguments, *settings, "-o", str(out)])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow.parquet
@@ -18,34 +16,17 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.patches.patch_map import NO_TISSUE
-from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.utils.text_io import read_checked_json, write_checked_json
-
-
-@pytest.fixture(scope="module")
-def tissue(tmp_path_factory):
-    return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 4, size=(240, 180))
-
-
-@pytest.fixture(scope="module")
-def trained(tissue, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "tissue.histodict"
-    options = ["--set", "patch_px=16", "--set", "downsample=1", "--set", "n_atoms=60", "--json"]
-    options += ["--preset", "fast"]
-    result = CliRunner().invoke(
-        app, ["train", str(tissue / "manifest.csv"), "-o", str(path), *options]
-    )
-    assert result.exit_code == 0, result.output
-    return path
+from tests.cli.commands import SIZE
 
 
 def rows_of(folder):
     return pyarrow.parquet.read_table(folder / "predictions.parquet").to_pylist()
 
 
-def test_train_predict_info(trained, tissue, tmp_path):
+def test_train_predict_info(model, tissue, tmp_path):
     out = tmp_path / "results"
-    arguments = ["predict", str(trained), str(tissue / "inflamed"), "--output", str(out)]
+    arguments = ["predict", str(model), str(tissue / "inflamed"), "--output", str(out)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     rows = rows_of(out)
@@ -59,16 +40,16 @@ def test_train_predict_info(trained, tissue, tmp_path):
         measured = [feature["properties"]["measurements"] for feature in collection["features"]]
         assert sum(each["patches"] for each in measured) == row["n_patches"]
         with Image.open(out / "overlays" / f"{key}.png") as overlay:
-            assert overlay.width == 240 and overlay.height > 180  # a legend is below
+            assert overlay.width == SIZE[0] and overlay.height > SIZE[1]  # a legend is below
         with np.load(out / "maps" / f"{key}.npz") as arrays:
             assert (arrays["predicted_classes"] != NO_TISSUE).sum() == row["n_patches"]
     again = CliRunner().invoke(app, arguments)
     assert "already finished" in again.output
-    info = CliRunner().invoke(app, ["info", str(trained)])
+    info = CliRunner().invoke(app, ["info", str(model)])
     assert "healthy or inflamed" in info.output
 
 
-def test_unreadable_files_are_listed_and_do_not_stop_others(trained, tissue, tmp_path):
+def test_unreadable_files_are_listed_and_do_not_stop_others(model, tissue, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     good = sorted((tissue / "healthy").iterdir())[0]
@@ -78,7 +59,7 @@ def test_unreadable_files_are_listed_and_do_not_stop_others(trained, tissue, tmp
     Image.new("RGB", (5, 5), (200, 100, 150)).save(images / "tiny.png")
     result = CliRunner().invoke(
         app,
-        ["predict", str(trained), str(images), str(tmp_path / "no.jpg"), "-o", str(tmp_path / "o")],
+        ["predict", str(model), str(images), str(tmp_path / "no.jpg"), "-o", str(tmp_path / "o")],
     )
     assert result.exit_code == 1
     for name in ("empty.jpg", "cut.jpg", "tiny.png", "no.jpg"):
@@ -86,11 +67,11 @@ def test_unreadable_files_are_listed_and_do_not_stop_others(trained, tissue, tmp
     assert [row["path"] for row in rows_of(tmp_path / "o")] == [str(images / "gut.jpg")]
 
 
-def test_errors_are_one_line_with_exit_status_2(trained, tmp_path):
+def test_errors_are_one_line_with_exit_status_2(model, tmp_path):
     for arguments in (
         ["train", str(tmp_path / "none"), "-o", str(tmp_path / "m.histodict")],
         ["predict", str(tmp_path / "none.histodict"), str(tmp_path), "-o", str(tmp_path / "o")],
-        ["predict", str(trained), str(tmp_path), "-o", str(tmp_path / "o")],
+        ["predict", str(model), str(tmp_path), "-o", str(tmp_path / "o")],
         ["info", __file__],
     ):
         result = CliRunner().invoke(app, arguments)
@@ -99,20 +80,36 @@ def test_errors_are_one_line_with_exit_status_2(trained, tmp_path):
         assert "Traceback" not in result.output
 
 
-def test_killed_run_resumes(trained, tissue, tmp_path):
+# A process that is killed after its third image.
+KILLED = """
+import os, signal, sys
+from histodict import batch
+from histodict.cli import app
+
+predict_images = batch.predict_images
+
+def kill_after_three(*arguments, callback, **options):
+    def count(progress):
+        callback(progress)
+        if progress.done == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return predict_images(*arguments, callback=count, **options)
+
+batch.predict_images = kill_after_three
+app()
+"""
+
+
+def test_killed_run_resumes(model, tissue, tmp_path):
     out = tmp_path / "results"
-    command = [sys.executable, "-c", "from histodict.cli import app; app()", "predict"]
-    command += [str(trained), str(tissue / "healthy"), str(tissue / "inflamed"), "-o", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(list(out.glob("done/*.json"))) < 3 and time.monotonic() < deadline:
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    arguments = ["predict", str(model), str(tissue / "healthy"), str(tissue / "inflamed")]
+    arguments += ["-o", str(out)]
+    command = [sys.executable, "-c", KILLED, *arguments]
+    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
     finished = {p: p.stat().st_mtime_ns for p in out.glob("done/*.json")}
     assert 3 <= len(finished) < 16
     assert not (out / "predictions.csv").exists()
-    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert CliRunner().invoke(app, arguments).exit_code == 0
     assert len(rows_of(out)) == 16
     assert all(p.stat().st_mtime_ns == fingerprint for p, fingerprint in finished.items())
     for folder, count in (("overlays", 16), ("maps", 16), ("geojson", 16)):
@@ -128,10 +125,10 @@ def is_warned_of(arguments, recorded):
 
 
 @pytest.mark.filterwarnings("default")
-def test_damaged_or_outdated_results_are_computed_again(trained, tissue, tmp_path, recwarn):
+def test_damaged_or_outdated_results_are_computed_again(model, tissue, tmp_path, recwarn):
     image = sorted((tissue / "healthy").iterdir())[0]
     out = tmp_path / "o"
-    arguments = ["predict", str(trained), str(image), "-o", str(out)]
+    arguments = ["predict", str(model), str(image), "-o", str(out)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     (done,) = (out / "done").iterdir()
     before = rows_of(out)
@@ -160,9 +157,9 @@ def test_damaged_or_outdated_results_are_computed_again(trained, tissue, tmp_pat
         ("done", "folder"),
     ],
 )
-def test_damaged_file_is_warned_of_and_replaced(trained, tissue, tmp_path, kind, damage, recwarn):
+def test_damaged_file_is_warned_of_and_replaced(model, tissue, tmp_path, kind, damage, recwarn):
     image = sorted((tissue / "healthy").iterdir())[0]
-    arguments = ["predict", str(trained), str(image), "-o", str(tmp_path)]
+    arguments = ["predict", str(model), str(image), "-o", str(tmp_path)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     (file,) = (tmp_path / kind).iterdir()
     content = file.read_bytes()
@@ -180,12 +177,12 @@ def test_damaged_file_is_warned_of_and_replaced(trained, tissue, tmp_path, kind,
     assert "already finished" in CliRunner().invoke(app, arguments).output
 
 
-def test_outlines_are_written_as_requested(trained, tissue, tmp_path):
+def test_outlines_are_written_as_requested(model, tissue, tmp_path):
     image = sorted((tissue / "inflamed").iterdir())[0]
 
     def outlined(*options):
         run = CliRunner().invoke(
-            app, ["predict", str(trained), str(image), "-o", str(tmp_path), *options]
+            app, ["predict", str(model), str(image), "-o", str(tmp_path), *options]
         )
         assert run.exit_code == 0, run.output
         (file,) = (tmp_path / "geojson").iterdir()
@@ -202,11 +199,11 @@ def test_outlines_are_written_as_requested(trained, tissue, tmp_path):
     assert "already finished" in outlined()[0]
 
 
-def test_qupath_project_has_all_images_of_the_folder(trained, tissue, tmp_path):
+def test_qupath_project_has_all_images_of_the_folder(model, tissue, tmp_path):
     images = sorted((tissue / "inflamed").iterdir())[:3]
 
     def predicted(*arguments):
-        run = CliRunner().invoke(app, ["predict", str(trained), *arguments, "-o", str(tmp_path)])
+        run = CliRunner().invoke(app, ["predict", str(model), *arguments, "-o", str(tmp_path)])
         assert run.exit_code == 0, run.output
         return run.output
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import pytest
 import typer
@@ -28,6 +29,14 @@ def tissue(tmp_path_factory):
     return write_synthetic_dataset(tmp_path_factory.mktemp("set") / "tissue", 4, 2, size=(160, 120))
 
 
+def has_started_work(pid):
+    """Return whether a process has loaded the compiler of the kernels, which a task imports."""
+    try:
+        return "llvmlite" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:  # it has ended
+        return False
+
+
 @pytest.fixture
 def start_command(tissue, tmp_path):
     """Return a function that starts a command on the set and waits for its processes."""
@@ -40,11 +49,13 @@ def start_command(tissue, tmp_path):
         command = [arguments[0], data, "-o", output, *settings, *arguments[1:]]
         started.append(Running(command, tmp_path / "said", tmp_path))
         deadline = time.monotonic() + 60
-        while not started[0].handles_signals() or len(started[0].others()) < processes:
+        while (
+            not started[0].handles_signals()
+            or sum(map(has_started_work, started[0].others())) < processes
+        ):
             assert not started[0].has_ended, started[0].output()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.5)
+            time.sleep(0.2)
         return started[0]
 
     yield start
@@ -124,8 +135,10 @@ def test_ignored_signal_stays_ignored():
 HEAD = """
 import os, signal, time
 import typer
-from histodict.cli.console import report_errors
-from histodict.cli.console import handle_signals
+from histodict.cli import console
+from histodict.cli.console import handle_signals, report_errors
+
+console._GRACE_SECONDS = 0.3
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)

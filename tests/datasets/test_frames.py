@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from histodict.datasets.manifest import ManifestError, read_manifest
+from tests.optional_modules import import_lazily
 
-pandas = pytest.importorskip("pandas")
+pandas = import_lazily("pandas", "pandas is not installed")
 
 
 @pytest.fixture

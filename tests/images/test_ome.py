@@ -20,9 +20,10 @@ from histodict.models.recipe import Recipe
 from histodict.web.maps import TileCache
 from tests.images.files import save_plain, texture, tissue
 from tests.images.ome_files import laid_out, save_ome_tiff, save_ome_zarr, sized, zarr_group
+from tests.optional_modules import require
 
-pytest.importorskip("zarr", reason="zarr is not installed")
-pytest.importorskip("ome_zarr", reason="ome-zarr is not installed")
+require("zarr", "zarr is not installed")
+require("ome_zarr", "ome-zarr is not installed")
 
 SIZE = (603, 441)
 TIFFS = {

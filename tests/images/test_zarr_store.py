@@ -8,14 +8,16 @@ import shutil
 
 import numpy as np
 import pytest
-import zarr
 
 import histodict
 from attacks.zarr_files import image_attributes, payload, write_array_2, write_array_3, write_group
 from histodict.images.source import ImageError, open_image
 from histodict.images.zarr_store import CODECS_2, CODECS_3
 from histodict.precomputed.feature_file import check_features, open_features
+from tests.optional_modules import import_lazily
 from tests.precomputed.feature_files import some_vectors
+
+zarr = import_lazily("zarr")
 
 VECTORS, COORDS = some_vectors()
 PIXELS = np.random.default_rng(0).integers(1, 255, (3, 40, 50), np.uint8)

@@ -8,7 +8,6 @@ import warnings
 from contextlib import contextmanager
 from copy import copy
 
-import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -41,10 +40,11 @@ def no_warnings():
 
 @pytest.fixture(scope="module", autouse=True)
 def without_a_screen():
-    matplotlib.use("Agg")
-    yield
+    import matplotlib
     from matplotlib import pyplot
 
+    matplotlib.use("Agg")
+    yield
     pyplot.close("all")
 
 

@@ -8,7 +8,6 @@ import sys
 import h5py
 import numpy as np
 import pytest
-import zarr
 
 from histodict.datasets.folder_layout import FeatureFolder
 from histodict.images import slide_reader as slide_process
@@ -20,7 +19,10 @@ from histodict.precomputed.feature_file import (
     common_metadata,
     open_features,
 )
+from tests.optional_modules import import_lazily
 from tests.precomputed.feature_files import some_vectors, write_clam, write_trident
+
+zarr = import_lazily("zarr")
 
 VECTORS, COORDS = some_vectors()
 

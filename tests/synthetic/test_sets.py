@@ -13,7 +13,7 @@ from scipy import ndimage
 from histodict.synthetic import dataset as sets
 from histodict.synthetic.dataset import write_synthetic_dataset
 
-N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 10, 4, (320, 240)
+N_PATIENTS, IMAGES_PER_PATIENT, SIZE = 8, 2, (320, 240)
 
 
 @pytest.fixture(scope="module")

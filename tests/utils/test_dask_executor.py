@@ -32,9 +32,9 @@ from histodict.utils.dask_executor import Cluster, open_cluster
 from histodict.utils.parallel import ClusterError, ExecutionOptions
 
 FAST = Recipe(
-    method_parameters={"n_atoms": 20, "n_iter": 4, "tol": 0.0},
+    method_parameters={"n_atoms": 8, "n_iter": 2, "tol": 0.0},
     patch_px=16,
-    patches_per_class=1500,
+    patches_per_class=300,
     features="centred",
     aggregation="margin",
 )
@@ -67,11 +67,19 @@ def model(tissue):
     return TissueClassifier(FAST, random_state=1).fit(read_manifest(tissue))
 
 
+def _nanny_status(dask_worker) -> str:
+    """Return the status of the process that starts and restarts a worker."""
+    return dask_worker.status.name
+
+
 def kill_a_worker(cluster: Cluster) -> None:
     # A worker that has just replaced a killed one must be ready: a worker that ends while it starts
     # is not restarted.
     cluster.client.wait_for_workers(2, timeout=60)
-    time.sleep(1)
+    deadline = time.monotonic() + 60
+    while set(cluster.client.run(_nanny_status, nanny=True).values()) != {"running"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     pid = next(iter(cluster.client.run(os.getpid).values()))
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 20
@@ -97,7 +105,7 @@ def assert_same_files(one, two):
             assert (one / name).read_bytes() == (two / name).read_bytes(), name
 
 
-def two_classes(rng, n=2600, d=30):
+def two_classes(rng, n=1300, d=20):
     X = rng.standard_normal((n, d)).astype(np.float32)
     y = rng.integers(0, 2, n)
     X[y == 1, : d // 2] *= 3
@@ -257,12 +265,12 @@ def test_worker_that_ends_during_start_is_reported(monkeypatch):
 @pytest.mark.parametrize("most_units", [256, 2])
 def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
     monkeypatch.setattr(labelled_blocks, "_MAX_GROUPS", most_units)
-    monkeypatch.setattr(labelled_blocks, "BLOCK_ROWS", 256)
+    monkeypatch.setattr(labelled_blocks, "BLOCK_ROWS", 128)
     X, y = two_classes(rng)
-    blocks = [(X[i : i + 256], y[i : i + 256]) for i in range(0, len(X), 256)]
+    blocks = [(X[i : i + 128], y[i : i + 128]) for i in range(0, len(X), 128)]
 
     def new():
-        return DFDL(8, n_iter=3, random_state=0)
+        return DFDL(6, n_iter=2, random_state=0)
 
     expected = new().fit_blocks(blocks)
     found = new().fit_blocks(blocks, executor=cluster)
@@ -274,7 +282,7 @@ def test_training_gives_the_same_bits(cluster, rng, monkeypatch, most_units):
 
 @needs_dask
 def test_killed_worker_does_not_change_training(cluster, rng):
-    X, y = two_classes(rng, 6000)
+    X, y = two_classes(rng)
     options = {"n_iter": 5, "tol": 0.0, "random_state": 0}
     expected = DFDL(8, **options).fit(X, y)
     reported = []
@@ -357,7 +365,7 @@ def test_train_and_predict_from_the_command_line(certified, tissue, tmp_path, mo
     monkeypatch.chdir(tissue.parent)  # relative paths must work although the workers run elsewhere
     address = certified
     assert address.startswith("tls://")
-    settings = ["patch_px=16", "n_atoms=20", "n_iter=3", "patches_per_class=1000"]
+    settings = ["patch_px=16", "n_atoms=8", "n_iter=2", "patches_per_class=200"]
     for name, options in (("threads", []), ("cluster", ["--cluster", address])):
         file = tmp_path / f"{name}.histodict"
         train = ["train", "tissue", "-o", str(file), "--regions", "inflamed", *options]
@@ -396,20 +404,21 @@ def test_map_without_workers_times_out(monkeypatch):
     import dask
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(cluster_module, "_MAX_WITHOUT_WORKERS_S", 3.0)
-    monkeypatch.setattr(cluster_module, "_WARN_WITHOUT_WORKERS_S", 1.0)
+    monkeypatch.setattr(cluster_module, "_MAX_WITHOUT_WORKERS_S", 1.0)
+    monkeypatch.setattr(cluster_module, "_WARN_WITHOUT_WORKERS_S", 0.2)
+    monkeypatch.setattr(cluster_module, "_COUNT_INTERVAL_S", 0.1)
     quiet = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(processes=False, **quiet) as local,
         Client(local, set_as_default=False) as client,
     ):
-        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 4.5, 0.0])
+        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 1.5, 0.0])
         assert next(results) == 0.0
         local.scale(0)
         with (
             pytest.warns(UserWarning, match="no worker is connected; waiting"),
-            pytest.raises(ClusterError, match="no worker was connected for 3 seconds"),
+            pytest.raises(ClusterError, match="no worker was connected for 1 seconds"),
         ):
             list(results)
 

@@ -45,6 +45,7 @@ _MAX_ATTEMPTS = 10  # attempts to run a task or send data if workers end
 _MAX_OPEN_PER_THREAD = 2  # open items: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
 _WARN_WITHOUT_WORKERS_S = 10.0  # seconds without any worker before a warning
+_COUNT_INTERVAL_S = 2.0  # seconds between two counts of the workers
 _RESUME_NOTE = "finished work is not repeated"
 _MAX_FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
 # Functions contain dictionaries, 5 MB at the paper's size. Dask warns from 10 MB on.
@@ -286,7 +287,7 @@ class Cluster:
         Raise ClusterError after five minutes without workers.
         """
         now = time.monotonic()
-        if now <= self._last_count_time + 2:
+        if now <= self._last_count_time + _COUNT_INTERVAL_S:
             return
         self._last_count_time = now
         n_threads = sum(self.client.nthreads().values())
@@ -305,7 +306,7 @@ class Cluster:
         """Return the result of a future; raise ClusterError after five minutes without workers."""
         while True:
             with suppress(TimeoutError):
-                return future.result(timeout=2)
+                return future.result(timeout=_COUNT_INTERVAL_S)
             if future.done():  # the result is large, or the task raised TimeoutError
                 return future.result()
             self._count_workers()
