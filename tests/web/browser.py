@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Server:
             "given['workspace'] = Path(given['workspace'])\n"
             f"serve([Path(p) for p in {[str(folder) for folder in folders]!r}], **given)\n"
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
+        self._is_signed_in = False
 
     @property
     def link(self) -> str:
@@ -78,14 +80,16 @@ class Server:
         return self._send(urllib.request.Request(f"{self.address}{path}", data, headers))
 
     def _send(self, request: urllib.request.Request) -> bytes:
-        self.opener.open(self.link, timeout=60).close()
+        if not self._is_signed_in:
+            self.opener.open(self.link, timeout=60).close()
+            self._is_signed_in = True
         with self.opener.open(request, timeout=60) as response:
             data: bytes = response.read()
         return data
 
     def start(self) -> Server:
-        self.process = subprocess.Popen([sys.executable, "-c", self._source], env=dict(os.environ))
-        for _ in range(600):
+        self.process = self._start_process(self._source)
+        for _ in range(1200):
             if self.process.poll() is not None:
                 raise RuntimeError("the server ended at once")
             try:
@@ -94,8 +98,11 @@ class Server:
             except urllib.error.HTTPError:  # the server requires a token: it is running
                 return self
             except OSError:
-                time.sleep(0.1)
+                time.sleep(0.05)
         raise RuntimeError("the server did not start")
+
+    def _start_process(self, source: str) -> Any:
+        return subprocess.Popen([sys.executable, "-c", source], env=dict(os.environ))
 
     def stop(self) -> None:
         if self.process is not None:
@@ -105,6 +112,22 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+class ForkedServer(Server):
+    """Server that starts at once, as do the workers of its trainings; see `fork_server`."""
+
+    def _start_process(self, source: str) -> Any:
+        from tests.web.fork_server import ForkedProcess, run_source
+
+        return ForkedProcess(run_source, source)
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "the condition was not reached"
+        time.sleep(0.1)
 
 
 def sign_in(page: Any, server: Server) -> None:
@@ -123,3 +146,17 @@ def open_browser() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def event_loop_of(browser: Any) -> Iterator[None]:
+    """Return a context in which the browser can be used.
+
+    Playwright marks its event loop as the running one of this thread. Outside of the context, other
+    tests can run their own.
+    """
+    asyncio._set_running_loop(browser._loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 MISSING = "the web app is not installed: pip install '.[web]'"
@@ -47,6 +49,28 @@ def gallery(model, manifest):
     from histodict.explain.patch_sample import PatchSample
 
     return PatchSample.from_records(model.model_, manifest.records, 0)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The only browser of this process, for the fixture `browser`."""
+    from tests.web.browser import open_browser
+
+    with open_browser() as browser:
+        asyncio._set_running_loop(None)  # see event_loop_of
+        yield browser
+        asyncio._set_running_loop(browser._loop)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """A Chromium that the tests of all files share; its pages are closed after each file."""
+    from tests.web.browser import event_loop_of
+
+    with event_loop_of(chromium):
+        yield chromium
+        for context in chromium.contexts:
+            context.close()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +19,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.web.workspace import read_json
-from tests.web.browser import Server, find_chromium, open_browser
+from tests.web.browser import ForkedServer, find_chromium, wait_until
 
 if find_chromium() is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
@@ -33,26 +32,24 @@ SLOW = 300_000  # milliseconds; a busy machine trains slowly
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     write_synthetic_dataset(folder / "tissue", 4, 4, size=(240, 180))
-    server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
+    server = ForkedServer(tmp_path_factory.mktemp("workspace"), [folder]).start()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def visit(server):
+def visit(browser, server):
     """The page, and every address requested by it."""
-    with open_browser() as browser:
-        page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
-        page.set_default_timeout(60_000)
-        requests, errors = [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on(
-            "response",
-            lambda response: errors.append(response.url) if response.status >= 400 else None,
-        )
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(server.link)
-        yield page, requests, errors
+    page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
+    page.set_default_timeout(60_000)
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on(
+        "response", lambda response: errors.append(response.url) if response.status >= 400 else None
+    )
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(server.link)
+    yield page, requests, errors
 
 
 @pytest.fixture
@@ -102,9 +99,9 @@ def test_training_shows_its_progress_and_gives_a_model(page):
     page.get_by_role("link", name="Train on these images").click()
     page.get_by_role("button", name="Start training").wait_for()
     for name, value in {
-        "patches_per_class": "900",
+        "patches_per_class": "300",
         "n_atoms": "50",
-        "n_iter": "8",
+        "n_iter": "3",
         "patch_px": "16",
     }.items():
         page.locator(f"input[name={name}]").fill(value)
@@ -185,10 +182,7 @@ def test_model_and_report_are_downloaded(page, tmp_path):
 
 def wait_for_scale(viewer, is_reached):
     """Read an attribute of the page, whose policy forbids evaluating text as a script."""
-    deadline = time.monotonic() + 60
-    while not is_reached(float(viewer.get_attribute("data-scale"))):
-        assert time.monotonic() < deadline, "the viewer did not reach the scale"
-        time.sleep(0.05)
+    wait_until(lambda: is_reached(float(viewer.get_attribute("data-scale"))))
 
 
 def test_image_is_zoomed_and_a_patch_explained(page):
@@ -217,19 +211,20 @@ def test_image_is_zoomed_and_a_patch_explained(page):
 
 def test_map_can_be_switched_and_outlined(page):
     def canvas_content() -> str:
-        page.wait_for_timeout(300)
         return page.locator("#viewer").evaluate("canvas => canvas.toDataURL()")
 
-    both = canvas_content()
+    seen = [canvas_content()]
+
+    def wait_for_new_content():
+        wait_until(lambda: canvas_content() not in seen)
+        seen.append(canvas_content())
+
     page.locator("#map-class").select_option("1")
-    page.wait_for_load_state("networkidle")
-    only = canvas_content()
+    wait_for_new_content()
     page.locator("#opacity").fill("0")
-    none = canvas_content()
+    wait_for_new_content()
     page.locator("#outlines").check()
-    page.wait_for_load_state("networkidle")
-    outlined = canvas_content()
-    assert len({both, only, none, outlined}) == 4
+    wait_for_new_content()
     keep_picture(page, "look-outlines")
     page.locator("#opacity").fill("0.5")  # the page stores it
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ pytest.importorskip("starlette", reason='the web app is not installed: pip insta
 pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.browser import ForkedServer, find_chromium, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 from tests.web.test_messages import lay_out
 
@@ -39,19 +38,18 @@ def folder(tissue, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    server = Server(folder.parent / "workspace", [folder]).start()
+    server = ForkedServer(folder.parent / "workspace", [folder]).start()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def page(server):
-    with open_browser() as browser:
-        page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(60_000)
-        page.on("dialog", lambda dialog: dialog.accept("A better name"))
-        sign_in(page, server)
-        yield page
+def page(browser, server):
+    page = browser.new_page(viewport=LAPTOP)
+    page.set_default_timeout(60_000)
+    page.on("dialog", lambda dialog: dialog.accept("A better name"))
+    sign_in(page, server)
+    yield page
 
 
 def request(server, path, body=None):
@@ -137,7 +135,7 @@ def test_input_and_position_are_restored_after_back(page, server, data):
     page.get_by_role("link", name="1 Data").click()
     page.get_by_role("link", name="Train on these images").wait_for()
     page.mouse.wheel(0, 400)
-    page.wait_for_timeout(400)
+    page.wait_for_function("() => scrollY > 50")
     page.locator(".thumbs a").last.scroll_into_view_if_needed()  # as a click would do
     page.wait_for_timeout(400)
     depth = page.evaluate("scrollY")
@@ -183,9 +181,9 @@ def test_progress_keeps_the_focus_and_limits_announcements(page):
         "place => new MutationObserver(() => { place.dataset.said = '1'; })"
         ".observe(place, {childList: true, characterData: true, subtree: true})"
     )
-    before = page.locator("#objective").get_attribute("aria-label")
-    page.locator(f"#objective:not([aria-label='{before}'])").wait_for(timeout=SLOW)
-    time.sleep(1.5)
+    for _ in range(2):
+        before = page.locator("#objective").get_attribute("aria-label")
+        page.locator(f"#objective:not([aria-label='{before}'])").wait_for(timeout=SLOW)
     assert page.evaluate("document.activeElement.textContent") == "Cancel"
     assert page.locator("[role=status]").get_attribute("data-said") is None
     assert page.locator("[aria-live] .stages").count() == 0

@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason='the web app is not installed: pip insta
 pytest.importorskip("uvicorn", reason='the web app is not installed: pip install ".[web]"')
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
-from tests.web.browser import Server, find_chromium, open_browser
+from tests.web.browser import ForkedServer, find_chromium
 from tests.web.test_browser import LAPTOP, keep_picture
 from tests.web.test_messages import lay_out
 
@@ -31,22 +31,18 @@ def folder(tissue, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(folder):
+def page(browser, folder):
     """The data page of the set."""
-    server = Server(folder.parents[1] / "workspace", [folder.parent]).start()
-    try:
-        with open_browser() as browser:
-            page = browser.new_page(viewport=LAPTOP)
-            page.set_default_timeout(60_000)
-            page.goto(server.link)
-            page.get_by_role("button", name="▸ colon").click()
-            # the folder above is shown until then
-            page.get_by_role("button", name="↑ up").wait_for()
-            page.get_by_role("button", name="Open this folder").click()
-            page.locator("#sizes").wait_for()
-            yield page
-    finally:
-        server.stop()
+    server = ForkedServer(folder.parents[1] / "workspace", [folder.parent]).start()
+    page = browser.new_page(viewport=LAPTOP)
+    page.set_default_timeout(60_000)
+    page.goto(server.link)
+    page.get_by_role("button", name="▸ colon").click()
+    page.get_by_role("button", name="↑ up").wait_for()  # the folder above is shown until then
+    page.get_by_role("button", name="Open this folder").click()
+    page.locator("#sizes").wait_for()
+    yield page
+    server.stop()
 
 
 def colours(page):

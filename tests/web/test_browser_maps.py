@@ -4,7 +4,6 @@ computed after trainings."""
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ pytest.importorskip("uvicorn", reason='the web app is not installed: pip install
 pytest.importorskip("playwright", reason="Playwright is not installed")
 
 from tests.web.app import TINY
-from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.browser import ForkedServer, find_chromium, sign_in, wait_until
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 from tests.web.test_messages import lay_out
 
@@ -32,20 +31,13 @@ def server(tissue, tmp_path_factory):
     (base / "folder" / "slides").mkdir()
     large = Image.fromarray(np.tile(pixels, (34, 32, 1)))
     large.save(base / "folder" / "slides" / "large.jpg", quality=80)
-    server = Server(base / "workspace", [base / "folder"]).start()
+    server = ForkedServer(base / "workspace", [base / "folder"]).start()
     yield server
     server.stop()
 
 
 def request(server, path, body=None):
     return json.loads(server.get(path) if body is None else server.post(path, body))
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + SLOW / 1000
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def state_of(server, job):
@@ -68,18 +60,17 @@ def viewer_address(server):
 
 
 @pytest.fixture(scope="module")
-def page(server, viewer_address):
-    with open_browser() as browser:
-        page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(60_000)
-        sign_in(page, server)
-        page.goto(f"{server.address}/#/look/{viewer_address[1]}")
-        yield page
+def page(browser, server, viewer_address):
+    page = browser.new_page(viewport=LAPTOP)
+    page.set_default_timeout(60_000)
+    sign_in(page, server)
+    page.goto(f"{server.address}/#/look/{viewer_address[1]}")
+    yield page
 
 
 def test_no_map_is_started_without_a_request(page, server):
     page.get_by_text("This image is large (21 megapixels)").wait_for()
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(500)
     found = request(server, "/api/jobs")
     assert found["maps"] == [] and [job["state"] for job in found["jobs"]] == ["done"]
     keep_picture(page, "look-large")

@@ -19,7 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 
 from histodict.models import TissueClassifier, save_model
-from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.browser import ForkedServer, find_chromium, sign_in, wait_until
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 
 if find_chromium() is None:
@@ -39,20 +39,19 @@ def server(tissue, model, recipe, manifest, tmp_path_factory):
     records = tuple(replace(r, label=names[r.label]) for r in manifest.records)
     other = TissueClassifier(recipe).fit(replace(manifest, records=records, positive="busy"))
     save_model(other, data / "other.histodict")
-    server = Server(base / "workspace", [data]).start()
+    server = ForkedServer(base / "workspace", [data]).start()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def page(server):
-    with open_browser() as browser:
-        page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
-        page.set_default_timeout(60_000)
-        page.errors = []
-        page.on("pageerror", lambda error: page.errors.append(str(error)))
-        sign_in(page, server)
-        yield page
+def page(browser, server):
+    page = browser.new_page(viewport=LAPTOP, accept_downloads=True)
+    page.set_default_timeout(60_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    sign_in(page, server)
+    yield page
 
 
 def request(server, path, body=None):
@@ -144,12 +143,11 @@ def test_two_maps_are_side_by_side_and_move_together(page, server, data, models)
     for n in (1, 2):
         page.locator(f"#viewer-{n}[data-ready]").wait_for(timeout=SLOW)
     assert "centred of 12 pixels, and centred of 16" in page.locator("#compared").inner_text()
+    before = positions(page)
     page.locator("#viewer-2").focus()
     page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(300)
-    first, second = positions(page)
-    assert first == second
+    wait_until(lambda: (now := positions(page))[0] == now[1] != before[1])
     keep_picture(page, "compare-side")
 
 

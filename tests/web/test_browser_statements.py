@@ -28,7 +28,7 @@ from axe_playwright_python.sync_playwright import Axe
 from histodict.datasets.manifest import read_manifest
 from histodict.synthetic.dataset import write_synthetic_dataset
 from tests.web.app import TINY
-from tests.web.browser import Server, find_chromium, open_browser, sign_in
+from tests.web.browser import ForkedServer, find_chromium, sign_in
 from tests.web.test_browser import LAPTOP, SLOW, keep_picture
 
 if find_chromium() is None:
@@ -52,7 +52,7 @@ def server(tmp_path_factory):
         shutil.copy(record.path, path)
     path.with_name("broken.jpg").write_bytes(path.read_bytes()[:500])
     keep_those_with_a_region(annotated / "regions" / "manifest.csv")
-    server = Server(tmp_path_factory.mktemp("workspace"), [folder]).start()
+    server = ForkedServer(tmp_path_factory.mktemp("workspace"), [folder]).start()
     yield server
     server.stop()
 
@@ -66,12 +66,11 @@ def keep_those_with_a_region(table):
 
 
 @pytest.fixture(scope="module")
-def page(server):
-    with open_browser() as browser:
-        page = browser.new_page(viewport=LAPTOP)
-        page.set_default_timeout(60_000)
-        sign_in(page, server)
-        yield page
+def page(browser, server):
+    page = browser.new_page(viewport=LAPTOP)
+    page.set_default_timeout(60_000)
+    sign_in(page, server)
+    yield page
 
 
 def request(server, path, body=None):
@@ -252,8 +251,7 @@ def places(server, named):
     }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize(("screen", "scheme"), [("laptop", "light"), ("telephone", "dark")])
 def test_every_page_is_accessible(page, server, places, screen, scheme):
     width, height = SCREENS[screen]
     page.set_viewport_size({"width": width, "height": height})
