@@ -11,7 +11,7 @@ OME_WRITER := ome-zarr==0.18.0 ome-zarr-models==1.7 pydantic-zarr==0.9.2 Depreca
 # Number of parallel test processes.
 TEST_PROCESSES ?= 2
 # Branch coverage in percent below which `make coverage` fails. Code in child processes does not count.
-MIN_COVERAGE ?= 80
+MIN_COVERAGE ?= 90
 
 VENV := .venv
 BIN  := $(VENV)/bin
