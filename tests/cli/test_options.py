@@ -127,6 +127,18 @@ def test_rows_of_a_table_are_selected(tmp_path):
         SplitDataOptions(table, split="none").read()
 
 
+@pytest.mark.parametrize("test_patient", ["1", "3", ""])
+def test_patients_shared_by_splits_are_warned_of(tmp_path, capsys, test_patient):
+    for place, name in enumerate("abc"):
+        Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
+    table = tmp_path / "t.csv"
+    rows = f"a.png,x,1,train\nb.png,y,2,train\nc.png,y,{test_patient},test\n"
+    table.write_text(f"path,label,patient,split\n{rows}")
+    SplitDataOptions(table, split="train").read()
+    message = "1 of 2 patients of split 'train' also have images in other splits"
+    assert (message in " ".join(capsys.readouterr().err.split())) == (test_patient == "1")
+
+
 def test_invalid_pairs_are_quoted():
     assert parse_pairs("--set", ["a = 1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(ValueError, match="--set a: write it as NAME=VALUE"):

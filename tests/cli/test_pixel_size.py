@@ -143,7 +143,7 @@ def test_detect_has_the_same_columns_and_warning(tissue, images, tmp_path):
     trained = train(tissue / "with-sizes.csv", finder, "--regions", "inflamed")
     assert trained.exit_code == 0, trained.output
     outcome = run("predict", finder, images / "silent.png", "-o", tmp_path / "out")
-    assert "1 of 1 image is not known" in outcome.output
+    assert "pixel size of the image is not known" in outcome.output
     assert sizes(tmp_path / "out", "detections.csv") == {"silent.png": ("0.5", "assumed")}
 
 
@@ -191,7 +191,7 @@ def test_whole_image_method_reads_sizes_of_files(tissue, images, tmp_path):
 
 def test_adapt_warns_of_assumed_sizes(model, images, tmp_path):
     outcome = run("adapt", model, images / "silent.png", "-o", tmp_path / "a.histodict")
-    assert outcome.exit_code == 2 and "1 of 1 image is not known" in outcome.output
+    assert outcome.exit_code == 2 and "pixel size of the image is not known" in outcome.output
 
 
 def test_atoms_warns_of_assumed_sizes(tissue, tmp_path):
@@ -207,7 +207,7 @@ def test_atoms_warns_of_assumed_sizes(tissue, tmp_path):
 
 def test_predict_in_python_warns_of_assumed_sizes(model, images):
     loaded = load_model(model)
-    with pytest.warns(UserWarning, match="1 of 1 image is not known"):
+    with pytest.warns(UserWarning, match="pixel size of the image is not known"):
         prediction = loaded.predict(images / "silent.png")
     assert (prediction.size.mpp, prediction.size.origin) == (0.5, "assumed")
     with warnings.catch_warnings():

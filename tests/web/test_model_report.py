@@ -120,7 +120,7 @@ def test_assumed_pixel_sizes_and_failures_are_reported(model, tmp_path):
     results = {"images": rows, "operating_point": None}
     write_report(tmp_path / "r.html", model, [], results, nothing(tmp_path, model), [])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "pixel size of 1 of 1 image is not known. The model assumes 0.5" in text
+    assert "pixel size of the image is not known. The model assumes 0.5" in text
     assert "far.png: has 2 µm per pixel" in text and "background.png: No tissue found here" in text
     assert "images of 1 patient not used for training" in text
     warning = "few patients (1 with images of 'healthy'): the 95 % intervals are unreliable"

@@ -396,6 +396,9 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
             for v in explanation.votes
         ]
         print_table(("base model", "description", f"contribution to {predicted}"), votes)
+    # Of two classes, the second is positive.
+    is_opposite = len(explanation.classes) == 2 and explanation.predicted_class == 0
+    opposite = f" (in predictions.csv, scores above 0 support {rival})" * is_opposite
     rows = []
     for part in explanation.concepts[:n_shown]:
         contribution = explanation.margin_to_runner_up(part.contribution)
@@ -415,6 +418,6 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     )
     print_table(header, rows)
     typer.echo(
-        f"Values above 0 support {predicted}. Concepts that are used neither by this image nor by "
-        "the training patches are left out."
+        f"Values above 0 support {predicted}{opposite}. Concepts that are used neither by this "
+        "image nor by the training patches are left out."
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -139,12 +139,25 @@ def suggest_feature_folder(folders: Sequence[Path]) -> str:
 
 
 def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
-    """Return the rows of one split; all rows if `split` is None."""
+    """Return the rows of one split; all rows if `split` is None.
+
+    Warn if patients of the split also have rows in other splits.
+    """
     if split is None:
         return manifest
     rows = [i for i, record in enumerate(manifest.records) if record.split == split]
     if not rows:
         raise ValueError(f"{source}: no row has the value {split!r} in the column split")
+    known = [record for record in manifest.records if record.has_patient]
+    patients = {record.patient for record in known if record.split == split}
+    others = {record.patient for record in known if record.split != split}
+    if patients & others:
+        warn(
+            f"{source}: {len(patients & others)} of {pluralize(len(patients), 'patient')} of split "
+            f"{split!r} also have images in other splits. If one split is used for training and "
+            "another one for testing, the measured accuracy is too high: give all images of a "
+            "patient the same value in the column split"
+        )
     return manifest.select(rows)
 
 
@@ -244,29 +257,6 @@ def parse_integers(option: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} {text}: write whole numbers separated by commas") from None
-
-
-def warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images that have no tissue or are used as a whole, and print their notes."""
-    from ..utils.text_io import truncated_list
-
-    empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
-    if empty:
-        reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
-        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
-        warn(f"no usable tissue in {pluralize(len(empty), 'image')}:{lines}")
-    without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
-    if without_detection:
-        warn(
-            f"almost no tissue detected in {pluralize(len(without_detection), 'image')}; all "
-            f"patches are used: {truncated_list(without_detection)}"
-        )
-    noted: dict[str, list[str]] = {}
-    for row in rows:
-        if row.get("notes"):
-            noted.setdefault(str(row["notes"]), []).append(str(row["path"]))
-    for note, paths in noted.items():
-        warn(f"{note} ({pluralize(len(paths), 'image')}: {truncated_list(paths)})")
 
 
 @dataclass(frozen=True)

@@ -200,8 +200,8 @@ def atoms(
         return
     shown = sum(len(use.atoms) for use in report.classes)
     typer.echo(
-        f"The page shows {pluralize(shown, 'atom')}, with their usage in "
-        f"{len(report.labels)} patches. Open {output}"
+        f"The page shows the {shown} most used of {pluralize(len(report.statistics), 'atom')} "
+        f"(--atoms: number per class) with {len(report.labels)} patches. Open {output}"
     )
 
 

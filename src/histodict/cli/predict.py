@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..utils.files import check_disk_space, check_writable_folder
-from ..utils.text_io import pluralize
+from ..utils.text_io import limit_lines, pluralize
 from .console import (
     failure_rows,
     print_json,
@@ -20,7 +21,7 @@ from .console import (
     warn,
     write_failures_and_exit,
 )
-from .image_options import PredictionInputOptions, warn_of_pixel_sizes, warn_of_quality
+from .image_options import PredictionInputOptions, warn_of_pixel_sizes
 from .options import (
     ADVANCED,
     OUTPUT,
@@ -153,7 +154,7 @@ def _predict_images(
             atom_statistics=exports.atom_statistics,
         )
     warn_of_pixel_sizes(model, [recorded_pixel_size(row) for row in result.rows])
-    warn_of_quality(result.rows)
+    _warn_of_quality(result.rows)
     return result
 
 
@@ -275,3 +276,26 @@ def _format_label_counts(result: RunResult) -> str:
     n_failed = _count_failed(result)
     failed = [f"{n_failed} failed"] if n_failed else []
     return ", ".join([*(names or ["no prediction"]), *failed])
+
+
+def _warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Warn about images that have no tissue or are used as a whole, and print their notes."""
+    from ..utils.text_io import truncated_list
+
+    empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]
+    if empty:
+        reasons = [f"{row['path']}: {row['left_out']}" for row in empty]
+        lines = "".join(f"\n  {line}" for line in limit_lines(reasons))
+        warn(f"no usable tissue in {pluralize(len(empty), 'image')}:{lines}")
+    without_detection = [str(row["path"]) for row in rows if row.get("whole_image")]
+    if without_detection:
+        warn(
+            f"almost no tissue detected in {pluralize(len(without_detection), 'image')}; all "
+            f"patches are used: {truncated_list(without_detection)}"
+        )
+    noted: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("notes"):
+            noted.setdefault(str(row["notes"]), []).append(str(row["path"]))
+    for note, paths in noted.items():
+        warn(f"{note} ({pluralize(len(paths), 'image')}: {truncated_list(paths)})")

@@ -229,8 +229,9 @@ def size_warnings(
     """
     n_assumed = sum(size.origin == "assumed" for size in sizes)
     if n_assumed:
+        which = f"{n_assumed} of {len(sizes)} images" if len(sizes) > 1 else "the image"
         return [
-            f"the pixel size of {n_assumed} of {pluralize(len(sizes), 'image')} is not known. The "
+            f"the pixel size of {which} is not known. The "
             f"model assumes {trained_mpp:g} µm, the pixel size of its training images. If that is "
             f"not true, predictions are wrong: {pixel_size_advice()}{first_hint(sizes)}"
         ]
