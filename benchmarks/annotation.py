@@ -75,7 +75,9 @@ class Way:
             self.page.screenshot(path=path)
             with Image.open(path) as picture:
                 small = picture.convert("RGB").resize(_SHOWN, Image.Resampling.LANCZOS)
-            small.quantize(self.n_colours, dither=Image.Dither.NONE).save(path, optimize=True)
+            # Without k-means, the orange of the positive class turns pink.
+            few = small.quantize(self.n_colours, kmeans=5, dither=Image.Dither.NONE)
+            few.save(path, optimize=True)
         self.clicks = self.strokes = self.typed = 0
         self._last = time.perf_counter()
 
@@ -122,7 +124,7 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
     second(way, hand, page, masks)
     way.click("#train-drawn")
     page.locator("#positive").select_option("Inflamed")
-    page.get_by_text("As you chose.").wait_for()
+    page.get_by_text("Chosen by you.").wait_for()
     page.locator("#test-patients").get_by_label("slide-2.jpg").check()
     way.clicks += 3
     way.click("text=Start training")
@@ -131,7 +133,7 @@ def walk(page: Any, masks: dict[str, Path], size: tuple[int, int], folder: Path 
     way.click("#see-model")
     page.locator("#confusion").wait_for()
     way.step("draw-5-report", "the report")
-    way.click("text=Look at images")
+    way.click("text=Show images")
     page.locator("#map-class").wait_for(timeout=_SLOW)
     page.wait_for_timeout(500)
     way.step("draw-6-trained", "the trained map")
