@@ -30,7 +30,7 @@ from histodict.reports.atoms_page import AtomReportData, collect_atom_report, wr
 from histodict.reports.explanation_page import write_explanation_page  # noqa: E402
 
 WIDTH = 1100
-HEIGHTS = {"concepts-leak": 864, "concepts-atoms": 640, "concepts-why": 800}
+HEIGHTS = {"concepts-leak": 962, "concepts-atoms": 664, "concepts-why": 1010}
 
 
 def save_screenshot(page: Path, name: str, start: str) -> None:
@@ -98,7 +98,7 @@ def write_pages(train: Manifest, test: Manifest, folder: Path) -> None:
     explanations = [model.explain(record.path, mpp=record.mpp) for record in records]
     best = int(np.argmax([each.margin_to_runner_up(each.scores) for each in explanations]))
     page = folder / "explanation.html"
-    write_explanation_page(page, model, [explanations[best]], [records[best]], n_parts=3)
+    write_explanation_page(page, model, [explanations[best]], [records[best]], n_concepts=3)
     save_screenshot(page, "concepts-why", "<h2>")
 
 
