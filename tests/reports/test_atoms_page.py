@@ -244,7 +244,7 @@ def test_atoms_command(model_file, manifest, tmp_path):
     assert (manifest.root / patch["image"]).is_file() and patch["side"] == 12
     assert page.is_file()
     done = run(model_file, manifest.root, "--atoms", 3, "-o", page)
-    assert done.exit_code == 0 and "the 6 most used of" in done.output
+    assert done.exit_code == 0 and "The page shows 6 of" in done.output
 
 
 def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
