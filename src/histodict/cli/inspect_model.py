@@ -200,8 +200,8 @@ def atoms(
         return
     shown = sum(len(use.atoms) for use in report.classes)
     typer.echo(
-        f"The page shows {shown} of {pluralize(len(report.statistics), 'atom')} (the most used ones; "
-        f"--atoms: number per class) in {len(report.labels)} patches. Open {output}"
+        f"The page shows {shown} of {pluralize(len(report.statistics), 'atom')} (the most used "
+        f"ones; --atoms: number per class) in {len(report.labels)} patches. Open {output}"
     )
 
 
