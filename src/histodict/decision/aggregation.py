@@ -202,7 +202,7 @@ class Aggregator(ABC):
     @classmethod
     @abstractmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """Return the specifications of the fitted arrays, by name."""
+        """Return the specification of each fitted array of the aggregator `name`."""
 
     @abstractmethod
     def atom_contributions(self, atoms: AtomReference) -> NDArray[np.float64]:
@@ -269,7 +269,7 @@ class LinearAggregator(Aggregator):
 
     @classmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """Return the specification of weights and bias."""
+        """Return the specifications of `weights` and `bias` of the aggregator `name`."""
         width = "+".join(_FEATURE_DIMENSIONS[feature] for feature in _FEATURES[name])
         return {"weights": ArraySpec(f"scores, {width}"), "bias": ArraySpec("scores")}
 

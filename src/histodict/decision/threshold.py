@@ -264,7 +264,7 @@ def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int
 
 
 def count_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
-    """Return how many of these images were used to tune the decision, without missing files."""
+    """Return how many of these images the decision was tuned on; missing files do not count."""
     known = {image for change in changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 

@@ -391,7 +391,7 @@ class Repeats:
 
 
 def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
-    """Return the "labels" or "scores" of a run; images without tissue have the score 0."""
+    """Return the predicted "labels" or the "scores" of a run; without tissue, scores are 0."""
     if kind == "labels":
         return np.array(result.predicted.labels)
     scores = np.nan_to_num(np.array(result.predicted.scores, dtype=np.float64))

@@ -94,7 +94,7 @@ class ConceptDictionary:
     centre : (n_features,), mean of the training vectors
     atoms : (n_atoms, n_features)
     axes : (n_atoms,), index of the axis of each atom, see `dictionaries.online`
-    recurrence : (n_atoms,), mean |cos| with the matching atoms learnt from half of the patients
+    recurrence : (n_atoms,), mean |cos| of the two atoms that match it in halves of the patients
     """
 
     centre: NDArray[np.float32]
@@ -215,7 +215,7 @@ def learn_concepts(
     ----------
     source : images to learn from
     n_atoms : number of concepts
-    n_rounds : number of random divisions of the patients into halves, for the mean recurrence
+    n_rounds : number of random halvings of the patients to measure `recurrence`; no other effect
     """
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _sample_training_features(

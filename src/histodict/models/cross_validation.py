@@ -321,9 +321,9 @@ def temporary_cache(
 ) -> Iterator[Path | None]:
     """Yield the folder in which several trainings cache intermediate results.
 
-    It is `folder` or, if this is None, a temporary folder, which is removed at the end. For large
-    image sets, or with an executor, whose workers cannot remove a temporary folder, it is None. In
-    the context, decoded images are cached in memory.
+    It is `folder` if given. Otherwise it is a temporary folder, which is removed at the end, or
+    None for large image sets and with an executor, whose workers cannot remove a temporary folder.
+    In the context, decoded images are cached in memory.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():

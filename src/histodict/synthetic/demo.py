@@ -103,6 +103,7 @@ def draw_demo(folder: Path, *, seed: int = 0) -> Path:
     Returns
     -------
     Path
+        The folder, as an absolute path.
     """
     return write_synthetic_dataset(folder, **_DATA_OPTIONS, seed=seed)
 

@@ -328,7 +328,7 @@ class Cluster:
                 time.sleep(0.1 * attempt)
             except self._killed_worker_error as error:
                 if is_alone:
-                    return _result_without_worker(error, on_worker_death)
+                    return _result_after_worker_death(error, on_worker_death)
                 # Another item may have ended the workers, so this one is tried alone.
                 while not all(other.future.done() for other in others):
                     self._count_workers()
@@ -425,7 +425,8 @@ def _return_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _result_without_worker(error: Exception, on_worker_death: OnWorkerDeath[Result]) -> Result:
+def _result_after_worker_death(error: Exception, on_worker_death: OnWorkerDeath[Result]) -> Result:
+    """Return `on_worker_death` of a ClusterError; raise this error if the function is None."""
     reason = ClusterError(
         "the worker process ended each time, even without other tasks; it may need more memory"
     )

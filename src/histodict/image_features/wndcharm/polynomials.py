@@ -236,10 +236,12 @@ def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
 
 @cache
 def _zernike_basis() -> NDArray[np.complex128]:
-    """Return the coefficients of x^p·y^q in (n + 1)/π·r·R_nm(r)·e^(−i(m + 1)φ), (orders, p, q).
+    """Return r times each Zernike function as a polynomial in x and y.
 
-    They follow from r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), as R_nm is r^m times a polynomial
-    of r² = x² + y².
+    The result (n_orders, n_p, n_q) has the coefficients of x^p·y^q in the product of r and
+    (n + 1)/π·R_nm(r)·e^(−i(m + 1)φ). Only with the factor r, by which `_geometric_moments` divides,
+    is this a polynomial: r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), and R_nm is r^m times a
+    polynomial of r² = x² + y².
     """
     coefficients = np.zeros((len(_ORDERS), _DEGREE + 2, _DEGREE + 2), np.complex128)
     for index, (n, m) in enumerate(_ORDERS):

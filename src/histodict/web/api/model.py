@@ -90,6 +90,7 @@ def scores_at_threshold(request: ApiRequest) -> Json:
 
 
 def _scores_at_threshold(model: Model, results: Json) -> ScoreSummary:
+    """Return the scores of the test images at the decision threshold of the model."""
     rows = rows_with_prediction(_results_at_threshold(model, results))
     point = model.decision_threshold
     return summarize_scores(
