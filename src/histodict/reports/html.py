@@ -258,7 +258,7 @@ def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
 
 _CONTEXT_SCALE = 4  # width of the displayed square in patch widths
 _DISPLAY_PX = 144
-_OUTSIDE_RGB = 238, 242, 245
+_OUTSIDE_RGB = np.array((238, 242, 245), np.uint8)
 
 
 def patch_images(
@@ -353,5 +353,5 @@ def _patch_image(
     )
     width, height = source.size
     is_inside = np.outer((rows >= 0) & (rows < height), (columns >= 0) & (columns < width))
-    shown = np.where(is_inside[..., None], np.asarray(image), np.uint8(_OUTSIDE_RGB))
+    shown = np.where(is_inside[..., None], np.asarray(image), _OUTSIDE_RGB)
     return draw_outline(shown, _CONTEXT_SCALE, line_width=2)
