@@ -3,7 +3,8 @@
     python -m benchmarks.annotation [--pictures docs/pictures] [--strokes 20] [--without-encoder]
 
 The slides are synthetic, so their regions are known. First the steps of docs/web.md: prints the
-clicks, strokes and seconds of each step and writes a screenshot to the folder of pictures. Then a
+clicks, strokes and seconds of each step and writes a screenshot to the folder of pictures (the
+documentation shows only `draw-3-live`; do not store the others). Then a
 number of strokes on a slide that fills the screen: the time from the end of a stroke until the map
 is updated, and the latency of tiles that another client requests at the same time.
 """

@@ -22,6 +22,7 @@ from histodict.explain.explanation import Explanation
 from histodict.models.ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
 from histodict.models.image_pipeline import PatchRecorder
 from histodict.models.recipe import Recipe
+from histodict.reports.explanation_page import write_explanation_page
 from histodict.synthetic.dataset import write_synthetic_dataset
 
 SMALL = Recipe(
@@ -152,6 +153,27 @@ def test_summary_names_reasons_and_required_change(models, manifest):
         assert runner_up in explanation.describe_change()
     row = explanation.to_dict()["concepts"][0]
     assert row["name"] in explanation.summary() or row["difference"] < 0
+
+
+@pytest.mark.parametrize("kind", ["margin", "regions"])
+def test_map_of_the_page_has_no_score_of_opposite_sign(
+    models, manifest, kind, tmp_path, monkeypatch
+):
+    captions = []
+
+    def record_caption(patch_map, caption):
+        captions.append(caption)
+        return np.zeros((8, 8, 3), np.uint8)
+
+    monkeypatch.setattr("histodict.reports.explanation_page.draw_overlay", record_caption)
+    model, records = models(kind), [manifest.records[0], manifest.records[-1]]
+    explanations = [model.explain(record.path) for record in records]
+    write_explanation_page(tmp_path / "page.html", model, explanations, records)
+    for caption, explanation in zip(captions, explanations, strict=True):
+        assert caption.startswith(explanation.prediction.top_label)
+        assert ", score " not in caption
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert " % of patches" not in page  # no line break between number and sign
 
 
 def _make_explanation(excess, score=1.0):

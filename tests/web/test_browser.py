@@ -1,7 +1,8 @@
 """A session in a real browser: open, train, view, explain, correct, retrain.
 
 The steps build on each other and run in this order. Set HISTODICT_SCREENSHOTS to a folder to store
-a screenshot of every page. Those of docs/screenshots are made this way; `compare` is
+a screenshot of every page. Those of docs/screenshots, which the documentation shows, are made this
+way (the others are not stored); `compare` is
 `models-compare-1280-light` of test_browser_models.py.
 """
 

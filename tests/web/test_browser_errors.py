@@ -118,7 +118,7 @@ def test_labelled_images_explain_how_to_annotate(page, server, data):
     page.locator("#no-brush").get_by_role("button", name="Annotate without labels").click()
     page.locator("#class-name").wait_for()
     assert page.url.endswith(image) and data not in page.url  # the same image, of another set
-    page.get_by_text("annotate two classes to get a quick map").wait_for()
+    page.get_by_text("annotate two classes to get a quick prediction").wait_for()
     assert page.locator("#corrections").inner_text() == ""
     page.locator("#nav a").first.click()
     page.get_by_text("existing labels are ignored").wait_for()

@@ -271,7 +271,7 @@ def metric_table(
                         "value": interval.value,
                         "low": interval.low,
                         "high": interval.high,
-                        "spread_of_repeats": float(np.std(spread)),
+                        "spread_of_repeats": float(np.std(spread)) if len(spread) > 1 else None,
                         "n_patients": interval.n_patients,
                         "n_repeats": len(tested),
                     }

@@ -471,8 +471,8 @@ def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
 
 
 def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> str:
-    references = ", ".join(f"{label} {value:.0%}" for label, value in reference.items())
-    return f"{fraction:.0%} of its patches use '{name}' (labelled {references})"
+    references = ", ".join(f"{label} {100 * value:.0f} %" for label, value in reference.items())
+    return f"{100 * fraction:.0f} % of its patches use '{name}' (in labelled images: {references})"
 
 
 FILE, TABLE = "concepts.safetensors", "concepts.csv"

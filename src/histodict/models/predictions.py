@@ -198,8 +198,12 @@ class ImagePrediction(DisplayMixin):
         """Whether the prediction set is empty or has several classes; False if not calibrated."""
         return bool(self.probabilities) and len(self.prediction_set) != 1
 
-    def summary(self) -> str:
+    def summary(self, *, with_score: bool = True) -> str:
         """Return a sentence with prediction, score and reason, for a legend.
+
+        Parameters
+        ----------
+        with_score : whether to state the score
 
         Returns
         -------
@@ -208,9 +212,8 @@ class ImagePrediction(DisplayMixin):
         if self.top_label is None:
             return no_prediction_reason(self.patch_map)
         label = describe_label(self.top_label, self.is_uncertain)
-        text = (
-            f"{label}, {self._describe_prediction_set() * self.is_uncertain}score {self.score:+.2f}"
-        )
+        details = [self._describe_prediction_set()] if self.is_uncertain else []
+        text = ", ".join([label, *details, *[f"score {self.score:+.2f}"] * with_score])
         reason = self.decision_text
         proportions = self.proportions  # empty for methods of the whole image
         if not reason and proportions and proportions[self.top_label] < max(proportions.values()):
@@ -219,8 +222,8 @@ class ImagePrediction(DisplayMixin):
         return text + _map_notes(self.patch_map)
 
     def _describe_prediction_set(self) -> str:
-        """Return the prediction set as text, followed by a comma."""
-        return f"prediction set {' or '.join(self.prediction_set) or 'empty'}, "
+        """Return the prediction set as text."""
+        return f"prediction set {' or '.join(self.prediction_set) or 'empty'}"
 
     def _short_text(self) -> str:
         if self.top_label is None:

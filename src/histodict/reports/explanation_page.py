@@ -11,7 +11,7 @@ from ..datasets.manifest import ImageRecord
 from ..explain.concept_contribution import ConceptContribution
 from ..explain.explanation import Explanation
 from ..images.source import ImageError
-from ..models import Model
+from ..models import ImagePrediction, Model
 from ..patches.patch_map import class_css_colour, class_rgb
 from ..patches.rendering import draw_overlay, jpeg_data_uri, png_data_uri, render_vector
 from ..utils.text_io import percent, shorten
@@ -138,8 +138,14 @@ def _map_image(explanation: Explanation, record: ImageRecord) -> str:
         return ""
     try:
         shown = patch_map if record.image is None else patch_map.align_to_image(record.image)
-        return jpeg_data_uri(
-            draw_overlay(replace(shown), shorten(explanation.prediction.summary()))
+        # The page has scores of the predicted class; the score of the prediction may have the
+        # opposite sign.
+        prediction = explanation.prediction
+        summary = (
+            prediction.summary(with_score=False)
+            if isinstance(prediction, ImagePrediction)
+            else prediction.summary()
         )
+        return jpeg_data_uri(draw_overlay(replace(shown), shorten(summary)))
     except (ImageError, ValueError, OSError):
         return ""

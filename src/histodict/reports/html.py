@@ -258,6 +258,7 @@ def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
 
 _CONTEXT_SCALE = 4  # width of the displayed square in patch widths
 _DISPLAY_PX = 144
+_OUTSIDE_RGB = np.array((238, 242, 245), np.uint8)
 
 
 def patch_images(
@@ -346,5 +347,11 @@ def _patch_image(
     (x, y), wide = square_around(gallery, patch, _CONTEXT_SCALE)
     x, y = x + offset[0], y + offset[1]
     pixels = source.read(x, y, wide, wide, max(1.0, wide / _DISPLAY_PX))
-    shown = Image.fromarray(pixels).resize((_DISPLAY_PX, _DISPLAY_PX), Image.Resampling.BICUBIC)
-    return draw_outline(np.asarray(shown), _CONTEXT_SCALE, line_width=2)
+    image = Image.fromarray(pixels).resize((_DISPLAY_PX, _DISPLAY_PX), Image.Resampling.BICUBIC)
+    columns, rows = (
+        start + (np.arange(_DISPLAY_PX) + 0.5) * wide / _DISPLAY_PX for start in (x, y)
+    )
+    width, height = source.size
+    is_inside = np.outer((rows >= 0) & (rows < height), (columns >= 0) & (columns < width))
+    shown = np.where(is_inside[..., None], np.asarray(image), _OUTSIDE_RGB)
+    return draw_outline(shown, _CONTEXT_SCALE, line_width=2)

@@ -269,7 +269,12 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
     ]
     if tables.is_split_by_image(evaluation):
         sentences.insert(0, "Split by image: all scores are too optimistic.")
-    if n_sites < 2:
+    if n_sites == 0:
+        sentences.append(
+            "No site is recorded, so it is unknown whether slides of another laboratory were "
+            "tested."
+        )
+    elif n_sites == 1:
         sentences.append("Slides of another laboratory were not tested.")
     elif evaluation.splits.protocol.get("kind") != "leave-one-site-out":
         sentences.append(

@@ -264,9 +264,8 @@ def _region_values(result: DemoResult, index: int) -> dict[str, Any]:
         mask = RegionMask.read(record.mask, source.size).region
     border = mask & ~binary_erosion(mask, iterations=3)
     truth = np.where(border[..., None], np.uint8(0), pixels)
-    overlay = draw_overlay(prediction.patch_map, prediction.summary(), rings)
-    legend_height = overlay.shape[0] - truth.shape[0]
-    truth = np.pad(truth, ((0, legend_height), (0, 0), (0, 0)), constant_values=255)
+    overlay = draw_overlay(prediction.patch_map, "", rings)
+    overlay = overlay[: truth.shape[0], : truth.shape[1]]  # without the legend: it is too small
     area = sum(region.area_um2 or 0 for region in prediction.regions) / 1e6
     count = f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}"
     summary = f"{count}, {area:.3f} mm²" if rings else "no region"

@@ -53,7 +53,7 @@ export async function showLook(content, [job, id, image], session) {
     `Pixel size: ${sizeWords(state.info.mpp, state.info.mpp_from)}.`), modelBar(state, session), chosen.masked ? truthSwitch(state) : "", state.answer, drawPanel(state), state.why, corrections(state), suggestBar(state), exportsBar(state, atPoint(state)));
   if (state.job) followMap(state, status);
   else state.answer.replaceChildren(h("p", { class: "soft" }, "No model selected: ", data.labelled || data.drawn?.classes.length > 1
-    ? [h("a", { href: `#/train/${data.id}` }, "train a model"), " to see its map here."] : "annotate two classes to get a quick map, then train a model."));
+    ? [h("a", { href: `#/train/${data.id}` }, "train a model"), " to see its map here."] : "annotate two classes to get a quick prediction, then train a model."));
   return () => { state.stopped = true; state.viewer.close(); state.draw?.close(); };
 }
 
