@@ -72,8 +72,7 @@ from .utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .utils.results_folder import Content, ResultsFolder
 from .utils.text_io import Row, failure_reason, printable, write_table
 
-# Maximum length of the file name within KEY, so that no name exceeds the limit of file systems.
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 200  # of the file name within KEY, because of the limit of file systems
 
 
 def output_key(image: Path) -> str:
@@ -341,6 +340,7 @@ class RunResult:
     failures : (path, reason) of images that could not be predicted or whose mask is unreadable
     n_skipped : number of images whose results were up to date
     n_from_earlier_runs : number of images in the tables that are not part of this run
+    n_stale : number of failed images with a prediction of an earlier run in the tables
     scores : accuracy measures of all labelled images in the tables; None without labels
     """
 
@@ -350,6 +350,7 @@ class RunResult:
     n_skipped: int
     n_from_earlier_runs: int = 0
     scores: dict[str, Any] | None = None
+    n_stale: int = 0
 
 
 def list_input_images(paths: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -453,8 +454,9 @@ def predict_images(
     if qupath.with_project and (done or earlier):
         project_images = [_make_project_image(content) for content in [*done, *earlier]]
         save_project(folder / "qupath", model.class_names_, project_images)
-    rows, regions = _table_rows(done)
-    return RunResult(rows, regions, failures, len(images) - len(missing), len(earlier), scores)
+    n_stale = len({content["row"]["key"] for content in earlier} & set(keys))
+    n_skipped, n_others = len(images) - len(missing), len(earlier) - n_stale
+    return RunResult(*_table_rows(done), failures, n_skipped, n_others, scores, n_stale)
 
 
 def _open_results(
@@ -472,11 +474,10 @@ def _open_results(
         "output version": _OUTPUT_VERSION,
     }
     run = ResultsFolder(folder, settings, model.table_name)
-    restricted = "set" if any(record.region_of_interest for record in images) else None
     options = {
         "--mpp": size_option.default,
         "--override-mpp": size_option.override,
-        "--within": restricted,
+        "--within": "set" if any(record.region_of_interest for record in images) else None,
     }
     run.begin(keys, options)
     return run

@@ -211,8 +211,8 @@ def test_qupath_project_has_all_images_of_the_folder(model, tissue, tmp_path):
     assert not (tmp_path / "qupath").exists()
     for _ in range(2):
         output = predicted(*map(str, images[1:]), "--qupath-project")
-        assert "predictions.csv and qupath/project.qpproj" in output
         project = tmp_path / "qupath" / "project.qpproj"
+        assert f"See {tmp_path / 'predictions.csv'} and {project}" in output
         entries = json.loads(project.read_text())["images"]
         assert sorted(entry["imageName"] for entry in entries) == [i.name for i in images]
         rows = {row["key"]: row for row in rows_of(tmp_path)}

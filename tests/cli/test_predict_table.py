@@ -208,6 +208,29 @@ def test_rows_of_earlier_runs_remain(run_command, tissue, tmp_path):
     assert len(list((tmp_path / "overlays").iterdir())) == 2
 
 
+def test_failed_images_do_not_count_as_images_of_earlier_runs(run_command, tissue, tmp_path):
+    image, other = (tmp_path / f"{number}.jpg" for number in range(2))
+    for path, source in zip((image, other), sorted((tissue / "healthy").iterdir()), strict=False):
+        path.write_bytes(source.read_bytes())
+    output = tmp_path / "o"
+    assert run_command("predict", "dfdl", image, other, "-o", output).exit_code == 0
+    image.write_bytes(b"")
+    run = run_command("predict", "dfdl", image, "-o", output)
+    assert run.exit_code == 1 and "See" not in run.output
+    assert "The table also contains 1 image of earlier runs" in run.output
+    assert f"{output / 'predictions.csv'} still contains earlier predictions of 1 failed" in (
+        run.output
+    )
+    assert len(table(output / "predictions.csv")) == 2
+
+
+def test_few_failures_are_also_in_a_table(run_command, tmp_path):
+    image = tmp_path / "empty.png"
+    image.touch()
+    assert run_command("predict", "dfdl", image, "-o", tmp_path / "o").exit_code == 1
+    assert [row["path"] for row in table(tmp_path / "o" / "failures.csv")] == [str(image)]
+
+
 def test_labels_of_earlier_runs_are_scored(run_command, tissue, tmp_path):
     file = as_csv(tissue, tmp_path / "a.csv")
     assert run_command("predict", "dfdl", file, "-o", tmp_path / "o").exit_code == 0

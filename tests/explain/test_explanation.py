@@ -204,8 +204,8 @@ def test_summary_states_reasons_only_if_they_explain_half_of_the_difference():
         "b, because b:1 is used by 37 % of patches (a training patches: 2 %); "
         "b:4 is used by 37 % of patches (a training patches: 2 %); "
         "b:2 is used by 37 % of patches (a training patches: 2 %). "
-        "These 3 concepts account for 90 % of the difference between this score and its reference "
-        "in a training patches."
+        "These 3 concepts account for 90 % of the difference between this score and the mean "
+        "score of a training patches."
     )
     weak = _make_explanation([0.01, 0.01, 0.02, *np.full(96, 0.01)])
     assert "because" not in weak.summary()
@@ -429,7 +429,7 @@ def test_summary_counts_agreeing_and_abstaining_members():
         "b (2 of 2 base models agree). Largest differences from a training patches in "
         "favour of b: b:3 of base model 1 is used by 20 % of patches (a training patches: 10 %). "
         "This concept accounts for only 31 % of the difference between this score "
-        "and its reference in a training patches."
+        "and the mean score of a training patches."
     )
     assert explanation.describe_change() == (
         "The prediction would be a if base model 2 had a score of 0 and b:3 of base model 1 "

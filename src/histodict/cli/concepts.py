@@ -77,7 +77,11 @@ def concepts(
     )
     for line in _describe_summary(summary):
         typer.echo(line)
-    typer.echo(f"Names: fill in the column name of {output / 'concepts.csv'}")
+    names = ["usage.csv", *(["predictions.csv"] if "labelled" in summary else [])]
+    typer.echo(
+        f"See {' and '.join(str(output / name) for name in names)}. "
+        f"Names: fill in the column name of {output / 'concepts.csv'}"
+    )
 
 
 def _expand_feature_folders(images: ImageOptions) -> ImageOptions:
@@ -184,7 +188,7 @@ def _describe_summary(summary: dict[str, Any]) -> list[str]:
         lines.append(
             "Similarity of the concepts of two halves of the patients: needs four or more patients"
         )
-    else:
+    elif summary["recurrence"] >= _MIN_RECURRENCE:  # otherwise, the warning contains the value
         lines.append(
             "Similarity of the concepts of two halves of the patients: mean |cosine| "
             f"{summary['recurrence']:.2f} (1 is identical)"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from ..utils.progress import STAGES, Callback, Progress
-from ..utils.text_io import MAX_LINES, limit_lines, printable
+from ..utils.text_io import limit_lines, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,10 +168,9 @@ def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) 
 
     table = folder / FAILURES
     with report_errors():
-        # A short list is printed in full and needs no folder.
-        if failures and (folder.is_dir() or len(failures) > MAX_LINES):
+        if failures:
             write_csv(table, failure_rows(failures))
-        elif not failures:
+        else:
             table.unlink(missing_ok=True)
     printed = [
         (str(path), reason.replace(str(path.absolute()), str(path))) for path, reason in failures

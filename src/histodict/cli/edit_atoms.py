@@ -331,11 +331,21 @@ def explain(
     images: RegionOfInterestOptions,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="HTML page to write (.html).", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--output",
+            "-o",
+            help="HTML page to write (.html). Without it, the explanations are only printed.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     n_shown: Annotated[
         int,
-        typer.Option("--atoms", help="Number of atoms to show per image.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--atoms",
+            help="Number of concepts to show per image. A concept is an atom, or all atoms of one "
+            "name.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = 8,
     jobs: JobsOption = None,
     as_json: JsonOption = False,

@@ -32,9 +32,9 @@ def features(
         typer.Option(
             metavar="NAME",
             help="Encoder, such as efficientnet-lite0 or timm:NAME@FILE (model NAME of the library "
-            "timm, with weights in FILE). Without an encoder, features are pixel values: rgb (as "
-            "they are), centred (minus the mean of the patch) or channel-centred (minus the mean "
-            "of each colour channel).",
+            "timm, with weights in FILE). Or, instead of an encoder, pixel values: rgb (as they "
+            "are), centred (minus the mean of the patch) or channel-centred (minus the mean of "
+            "each colour channel).",
             rich_help_panel=MODEL,
         ),
     ] = "efficientnet-lite0",

@@ -463,17 +463,8 @@ class PixelInputOptions:
         closed = [path for path in left_out if file_types.is_unreadable_folder(path)]
         skipped = [path for path in left_out if path not in closed]
         if skipped:
-            kinds = [
-                "folder" if os.path.isdir(path) else file_types.special_file_kind(path)
-                for path in skipped
-            ]
-            names = truncated_list(
-                [
-                    f"{path}{file_types.with_brackets(k)}"
-                    for path, k in zip(skipped, kinds, strict=True)
-                ]
-            )
-            warn(f"skipped masks, unsupported formats and invalid links: {names}")
+            names = truncated_list([f"{path} ({_skip_reason(path)})" for path in skipped])
+            warn(f"skipped: {names}")
         images += closed  # reported as failures
         records = [*resolve_feature_files(images, self.feature_folder), *listed_records]
         check_libraries(record.path for record in records)
@@ -492,6 +483,16 @@ class PixelInputOptions:
             for warning in manifest.warnings:
                 warn(warning)
         return records
+
+
+def _skip_reason(path: Path) -> str:
+    """Return the reason why an entry of a folder of images is skipped."""
+    from ..datasets.folder_layout import MASKS
+    from ..images.file_types import special_file_kind
+
+    if os.path.isdir(path):
+        return "mask folder" if path.name.casefold() in MASKS else "circular or deeply nested"
+    return special_file_kind(path) or "unsupported format"
 
 
 def _resolve_path(path: Path) -> str:

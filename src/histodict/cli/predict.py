@@ -67,11 +67,6 @@ class ExportOptions:
     ] = False
 
     @property
-    def project_file_text(self) -> str:
-        """Text for the summary with the name of the QuPath project; empty without a project."""
-        return " and qupath/project.qpproj" if self.qupath_project else ""
-
-    @property
     def geojson_options(self) -> GeoJSONOptions:
         """Options of the GeoJSON files."""
         from ..export.qupath import GeoJSONOptions
@@ -108,11 +103,13 @@ def predict(
         model = model_options.load(execution.jobs)
         result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
-    tables = f"{output / model.table_name}.csv{exports.project_file_text}"
+    files = [output / f"{model.table_name}.csv"]
     if model.finds_regions:
         summary = f"{summary}; {pluralize(len(result.regions), 'region')}"
-        tables = f"{output / model.table_name}.csv and regions.csv{exports.project_file_text}"
-    _print_predictions(result, summary, output, tables, as_json)
+        files.append(output / "regions.csv")
+    if exports.qupath_project:
+        files.append(output / "qupath" / "project.qpproj")
+    _print_predictions(result, summary, output, files, as_json)
 
 
 def _digest(file: Path) -> str:
@@ -168,7 +165,7 @@ def _estimate_result_bytes(image: Path, output: Path) -> int:
 
 
 def _print_predictions(
-    result: RunResult, summary: str, output: Path, table_names: str, as_json: bool
+    result: RunResult, summary: str, output: Path, files: Sequence[Path], as_json: bool
 ) -> None:
     """Print the summary or JSON, and the failures; exit with status 1 after failures."""
     if as_json:
@@ -177,12 +174,15 @@ def _print_predictions(
         print_json(content | ({"scores": result.scores} if result.scores else {}))
     else:
         skipped = f" ({result.n_skipped} already finished)" if result.n_skipped else ""
-        see = f". See {table_names}" if result.rows or result.n_from_earlier_runs else ""
+        see = f". See {' and '.join(map(str, files))}" if result.rows else ""
         n_images = len(result.rows) + _count_failed(result)
         typer.echo(f"{pluralize(n_images, 'image')}{skipped}: {summary}{see}")
         if result.n_from_earlier_runs:
             earlier = pluralize(result.n_from_earlier_runs, "image")
             typer.echo(f"The table also contains {earlier} of earlier runs")
+        if result.n_stale:
+            stale = pluralize(result.n_stale, "failed image")
+            typer.echo(f"{files[0]} still contains earlier predictions of {stale}")
         _print_scores(result)
     write_failures_and_exit(result.failures, output)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,9 +64,9 @@ class ModelSettingsOptions:
             "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
             "features), regions (one model of pixels and their surroundings), features (one model "
             "of feature files, with probabilities), precomputed (the same without probabilities), "
-            "paper (settings of Vu 2016). Default: default, or pixels without an encoder; with "
-            "--regions: embeddings, or regions without an encoder; with --features: features (with "
-            "--method or --regions: precomputed).",
+            "paper (settings of Vu 2016). Default: default (if no encoder is installed: pixels); "
+            "with --regions: embeddings (if none is installed: regions); with --features: features "
+            "(also with --method or --regions: precomputed).",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -73,7 +74,8 @@ class ModelSettingsOptions:
         str | None,
         typer.Option(
             help="Method, from `histodict info --methods`. With --method but no --preset, trains "
-            "one model with preset fast (with --features or --regions: see there).",
+            "one model with preset fast (with --features: precomputed; with --regions: see the "
+            "default of --preset).",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -349,17 +351,17 @@ def adapt(
         note_replaced(output)
         save_model(adapted, output)
     adaptation = ThresholdAdaptation.from_scores(scores, change["shift"])
-    is_forced = not change.get("two_groups", True)
-    _print_adapted(adaptation, len(scores), output, is_forced, as_json)
+    _print_adapted(adaptation, change, len(scores), output, as_json)
 
 
 def _print_adapted(
-    adaptation: ThresholdAdaptation, n_images: int, output: Path, is_forced: bool, as_json: bool
+    adaptation: ThresholdAdaptation,
+    change: Mapping[str, Any],
+    n_images: int,
+    output: Path,
+    as_json: bool,
 ) -> None:
-    """Print the groups of scores and the effect on predictions.
-
-    `is_forced` states whether --force was needed, as the scores do not form two groups.
-    """
+    """Print the groups of scores, and the effect of the `change` on scores and predictions."""
     if adaptation.has_small_group:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
@@ -371,12 +373,13 @@ def _print_adapted(
     low, high = adaptation.groups
     groups = (
         "The scores form no clear groups; --force divides them into"
-        if is_forced
+        if not change.get("two_groups", True)
         else "Two groups of scores:"
     )
     typer.echo(
-        f"{groups} {low} and {pluralize(high, 'image')}. The new threshold changes "
-        f"the predicted class of {adaptation.n_moved} of {n_images}: {output}"
+        f"{groups} {low} and {pluralize(high, 'image')}. The scores move by "
+        f"{-change['shift']:+.3g}; the predicted class of {adaptation.n_moved} of "
+        f"{pluralize(n_images, 'image')} changes. Wrote {output}"
     )
 
 

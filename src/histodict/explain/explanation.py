@@ -413,7 +413,7 @@ class Explanation:
         only = "" if share >= _MIN_SHARE else "only "
         return (
             f"{concepts} {_conjugate_verb('accounts', n)} for {only}{percent(max(0.0, share))} "
-            f"of the difference between this score and its reference in {rival} training patches."
+            f"of the difference between this score and the mean score of {rival} training patches."
         )
 
     def _describe_agreement(self) -> str:

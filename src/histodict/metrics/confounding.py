@@ -330,9 +330,9 @@ class Association:
                 f"instead of the tissue. Add images of every class from the same {self.name}"
             )
         text = (
-            f"{head} alone predicts the class of patients with a balanced accuracy of "
-            f"{self.accuracy:.2f} (chance level {self.chance_accuracy:.2f}, p = "
-            f"{self.p_value:.3f})"
+            f"{head} alone predicts the class with a balanced accuracy of "
+            f"{self.accuracy:.2f} (with shuffled classes {self.chance_accuracy:.2f} on average, "
+            f"p = {self.p_value:.3f})"
         )
         if self.confounded and not self.may_reflect_tissue:
             text += "; on these data the two cannot be separated"
