@@ -32,8 +32,11 @@ def test_results_of_a_concurrent_run_are_in_the_table(tmp_path, recwarn):
 def test_results_with_other_settings_are_refused_at_the_end(tmp_path):
     one, two = open_results(tmp_path), open_results(tmp_path, {"model": "other"})
     one.store("a", content("a"), FINGERPRINT)
-    with pytest.raises(ValueError, match="model was m and is now other"):
+    with pytest.raises(ValueError, match="of another model; choose another"):
         two.previous_results(set())
+    one = open_results(tmp_path, {"model": "m", "mpp": 1})
+    with pytest.raises(ValueError, match=r"of another run \(mpp was None and is now 1\); choose"):
+        one.previous_results(set())
 
 
 NO_DIGEST = json.dumps(
