@@ -123,8 +123,11 @@ def test_rows_of_a_table_are_selected(tmp_path):
     table.write_text("path,label,patient,split\na.png,x,1,train\nb.png,y,2,test\n")
     (record,) = SplitDataOptions(table, split="test").read().records
     assert record.path.name == "b.png"
-    with pytest.raises(ValueError, match="no row has the value 'none'"):
+    with pytest.raises(ValueError, match=r"no row has the value 'none' .*; its values are test, t"):
         SplitDataOptions(table, split="none").read()
+    table.write_text("path,label\na.png,x\nb.png,y\n")
+    with pytest.raises(ValueError, match=r"column split \(it is missing or empty\)"):
+        SplitDataOptions(table, split="test").read()
 
 
 @pytest.mark.parametrize("test_patient", ["1", "3", ""])

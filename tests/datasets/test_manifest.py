@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from histodict.datasets.manifest import ManifestError, read_manifest
 from tests.images.files import save_plain
@@ -238,15 +239,31 @@ def test_many_missing_files_are_counted(table):
 
 
 def test_text_that_is_not_utf8_is_refused(table):
-    with pytest.raises(ManifestError, match=r"not UTF-8 .*CSV UTF-8"):
+    with pytest.raises(ManifestError, match=r"not UTF-8; save .*CSV UTF-8"):
         table(TABLE.replace("P1", "Müller"), encoding="latin-1")
+
+
+def test_an_image_in_place_of_a_table_is_refused(tmp_path):
+    file = tmp_path / "a.JPG"
+    Image.new("RGB", (4, 4)).save(file, "JPEG")
+    with pytest.raises(ManifestError, match=r"a\.JPG: is an image; give a folder with"):
+        read_manifest(file)
+
+
+def test_a_folder_of_images_without_classes_is_refused(tmp_path):
+    for name in "ab":
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{name}.png")
+    with pytest.raises(ManifestError, match="contains 2 images but no sub-folder per class"):
+        read_manifest(tmp_path)
 
 
 def test_missing_named_columns_are_refused(folder, table):
     with pytest.raises(ManifestError, match=r"column 'who' not found; the columns are path, label"):
         table(TABLE, {"patient": "who"})
-    with pytest.raises(ManifestError, match=r"unknown fields \['colour'\]"):
-        table(TABLE, {"colour": "label"})
+    with pytest.raises(
+        ManifestError, match=r"'lable' \(did you mean label\?\); the fields are path, l"
+    ):
+        table(TABLE, {"lable": "label"})
     with pytest.raises(ManifestError, match=r"no manifest\.csv"):
         read_manifest(folder, {"patient": "who"})
 

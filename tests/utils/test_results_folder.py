@@ -32,8 +32,10 @@ def test_results_of_a_concurrent_run_are_in_the_table(tmp_path, recwarn):
 def test_results_with_other_settings_are_refused_at_the_end(tmp_path):
     one, two = open_results(tmp_path), open_results(tmp_path, {"model": "other"})
     one.store("a", content("a"), FINGERPRINT)
-    with pytest.raises(ValueError, match="model was m and is now other"):
+    with pytest.raises(ValueError, match="of another model; choose another"):
         two.previous_results(set())
+    with pytest.raises(ValueError, match=r"another run \(mpp was not set and is now 1\); choose"):
+        open_results(tmp_path, SETTINGS | {"mpp": 1})
 
 
 NO_DIGEST = json.dumps(

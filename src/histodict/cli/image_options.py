@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..utils.text_io import limit_lines, pluralize
+from ..utils.text_io import limit_lines, pluralize, truncated_list
 from .console import progress_bars, warn
 from .options import (
     ADVANCED,
@@ -147,7 +147,11 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
         return manifest
     rows = [i for i, record in enumerate(manifest.records) if record.split == split]
     if not rows:
-        raise ValueError(f"{source}: no row has the value {split!r} in the column split")
+        values = sorted({record.split for record in manifest.records if record.split})
+        known = (
+            f"; its values are {truncated_list(values)}" if values else " (it is missing or empty)"
+        )
+        raise ValueError(f"{source}: no row has the value {split!r} in the column split{known}")
     known = [record for record in manifest.records if record.has_patient]
     patients = {record.patient for record in known if record.split == split}
     others = {record.patient for record in known if record.split != split}

@@ -12,7 +12,7 @@ import typer
 
 from ..utils.files import check_disk_space, check_writable_file
 from ..utils.progress import Progress, cumulative_shares
-from ..utils.text_io import pluralize
+from ..utils.text_io import pluralize, truncated_list
 from .console import note_replaced, print_json, progress_bars, report_errors, set_resume_hint, warn
 from .image_options import (
     ImageOptions,
@@ -198,7 +198,10 @@ def train(
         check_writable_file(output)
         model = model_settings.build_model(execution.jobs, cache, data.regions, data.features)
         manifest = data.read(model.recipes, absolute_paths=execution.cluster is not None)
-        if parse_single_region(data.regions) is None:
+        region = parse_single_region(data.regions)
+        if region is not None:
+            _note_other_labels(manifest, region)
+        if region is None:
             warn_of_masks(manifest)
             manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
@@ -215,6 +218,17 @@ def train(
             )
         save_model(model, output)
     _print_trained(model, output, time.perf_counter() - started, as_json)
+
+
+def _note_other_labels(manifest: Manifest, region: str) -> None:
+    """Note that all masks are taken as the class `region`, if no image has this label."""
+    labels = sorted({record.label for record in manifest.records if record.label})
+    if labels and region not in labels and any(record.mask for record in manifest.records):
+        warn(
+            f"no image has the label {region!r} (labels: {truncated_list(labels)}); the masks are "
+            f"taken as {region!r}",
+            "Note",
+        )
 
 
 def _training_stages(model: Model) -> dict[str, float] | None:

@@ -24,7 +24,7 @@ from ..images.file_types import (
 from ..images.source import FOLDER_FORMATS, READERS
 from ..precomputed.feature_file import FORMATS, check_has_positions, is_feature_file
 from ..utils.files import exists
-from ..utils.text_io import relative_name, truncated_list
+from ..utils.text_io import pluralize, relative_name, truncated_list
 from .record import ImageRecord, ManifestError, normalize_unicode, slide_stems
 
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
@@ -96,6 +96,16 @@ class FolderLayout:
     skipped: dict[Path, list[str]] = field(default_factory=dict)
     unassigned: list[Path] = field(default_factory=list)
     empty: list[Path] = field(default_factory=list)
+
+    def describe_unassigned(self) -> str:
+        """Return an error message on images without class folders; "" if there are none."""
+        if not self.unassigned:
+            return ""
+        return (
+            f"contains {pluralize(len(self.unassigned), 'image')} but no sub-folder per class; if "
+            "this is the folder of one class, give the folder above it, or list the images in a "
+            "CSV file with the columns path and label"
+        )
 
 
 def read_class_folders(folder: Path, entries: Sequence[FolderEntry] | None = None) -> FolderLayout:

@@ -16,7 +16,7 @@ from ..annotations.annotation_file import AnnotationFile, image_stem
 from ..images.file_types import check_not_special, map_files_to_slides
 from ..utils.files import exists
 from ..utils.text_io import pluralize, relative_name, shorten, truncated_list
-from ..utils.validation import check_number, hint
+from ..utils.validation import check_number, describe_unknown, hint
 from .folder_layout import FolderEntry, read_class_folders
 from .record import (
     DATAFRAME_NAME,
@@ -409,9 +409,8 @@ def from_folder(folder: Path, entries: Sequence[FolderEntry] | None = None) -> M
     """Read a folder with one sub-folder per class; `entries` is the result of `walk`, if known."""
     layout = read_class_folders(folder, entries)
     if not layout.locations:
-        raise ManifestError(
-            f"{folder}: found neither {MANIFEST_NAME} nor a sub-folder of images per class"
-        )
+        missing = f"found neither {MANIFEST_NAME} nor a sub-folder of images per class"
+        raise ManifestError(f"{folder}: {layout.describe_unassigned() or missing}")
     records = [
         ImageRecord(
             location.path,
@@ -495,9 +494,9 @@ def _find_columns(
 ) -> dict[str, int]:
     """Return the index of the column of each field; raise ManifestError if a column is missing."""
     names = [name.strip().casefold() for name in header]
-    unknown = sorted(set(columns) - set(ALIASES))
-    if unknown:
-        raise ManifestError(f"columns: unknown fields {unknown}; the fields are {list(ALIASES)}")
+    for unknown in sorted(set(columns) - set(ALIASES)):
+        option = hint(python="columns", cli="--column")
+        raise ManifestError(f"{option}: {describe_unknown('field', unknown, ALIASES)}")
     indices = {}
     for field in ALIASES:
         candidates = _matching_columns(field, names, columns)

@@ -294,9 +294,11 @@ def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ManifestError(
-            f"{path}: not UTF-8 ({error}); save the table as 'CSV UTF-8'"
-        ) from error
+        if path.suffix.lower() in READERS:
+            raise ManifestError(
+                f"{path}: is an image; give a folder with one sub-folder per class, or a CSV file"
+            ) from error
+        raise ManifestError(f"{path}: not UTF-8; save the table as 'CSV UTF-8'") from error
     header = text.lstrip().partition("\n")[0]
     separator = max(",;\t", key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)

@@ -414,8 +414,9 @@ def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
     """Return the adapted threshold of scores (n_images,): half the midpoint of two groups."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
-            f"{len(scores)} images with tissue are too few to adapt the threshold; use at "
-            f"least {MIN_IMAGES}, of both classes"
+            f"{pluralize(len(scores), 'image')} with tissue {'is' if len(scores) == 1 else 'are'} "
+            "too few to adapt the threshold; use at least "
+            f"{MIN_IMAGES}, of both classes"
         )
     return two_means_midpoint(scores) / 2
 

@@ -32,7 +32,7 @@ from ..datasets.manifest import Manifest
 from ..datasets.record import count_patients, describe_patients
 from ..datasets.survey import common_pixel_size
 from ..encoders import get_patch_features
-from ..methods.registry import get_method
+from ..methods.registry import METHODS, get_method
 from ..metrics.confounding import Association, find_confounders
 from ..metrics.intervals import PatientBootstrap, few_patients_warning
 from ..model_selection.protocols import (
@@ -187,6 +187,8 @@ def choose_plans(
                 f"{name.strip()}: thresholds can be adapted for classes only, not for regions"
             )
         first, colon, second = name.strip().removesuffix(UNLABELLED).partition(":")
+        if first and not colon:
+            check_choice("method or preset", first, {*METHODS, *_PRESETS})
         preset_and_method = (
             (first, second or None) if colon or first in _PRESETS else (default_preset, first)
         )

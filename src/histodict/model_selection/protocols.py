@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..datasets.manifest import Manifest
+from ..utils.text_io import pluralize
 from ..utils.validation import check_whole_number, hint
 from .splits import Split, SplitError, Splits, check_splits, image_names, required_classes
 
@@ -264,7 +265,7 @@ def k_folds(
     SplitError
         If there are too few patients, or too few different divisions.
     """
-    n_repeats = check_whole_number("n_repeats", n_repeats, 1)
+    n_repeats = check_whole_number(hint(python="n_repeats", cli="--repeats"), n_repeats, 1)
     groups = _Groups.from_manifest(manifest, by)
     splits: list[Split] = []
     seen: set[tuple[int, ...]] = set()
@@ -275,7 +276,8 @@ def k_folds(
         if folds is None:
             raise SplitError(
                 f"only {repeat} different divisions of {len(groups.names)} {by}s into "
-                f"{n_folds} folds were found; use n_repeats={repeat} instead of {n_repeats}"
+                f"{n_folds} folds were found; use "
+                f"{hint(python='n_repeats=', cli='--repeats ')}{repeat} instead of {n_repeats}"
             )
         seen.add(_canonical_labels(folds))
         for fold in range(n_folds):
@@ -318,12 +320,13 @@ def learning_curve_splits(
     SplitError
         If a class has too few training images.
     """
-    sizes = [check_whole_number("n_per_class", n, 1) for n in n_per_class]
+    option = hint(python="n_per_class", cli="--per-class")
+    sizes = [check_whole_number(option, n, 1) for n in n_per_class]
     if not sizes:
         raise SplitError(
             "n_per_class is empty; use a list of numbers of images, such as (3, 5, 10)"
         )
-    n_repeats = check_whole_number("n_repeats", n_repeats, 1)
+    n_repeats = check_whole_number(hint(python="n_repeats", cli="--repeats"), n_repeats, 1)
     groups = _Groups.from_manifest(manifest, by)
     splits = []
     for repeat in range(n_repeats):
@@ -356,6 +359,12 @@ def leave_one_site_out(manifest: Manifest) -> Splits:
     """
     sites = [record.site for record in manifest.records]
     missing = [manifest.name(record) for record in manifest.records if not record.site]
+    if missing and not any(sites):
+        table = hint(
+            python="set the field site of the records or read a table with a column site",
+            cli="use a CSV file with a column site, or give --column site=COLUMN",
+        )
+        raise SplitError(f"no image has a site; {table}")
     if missing:
         raise SplitError(
             f"{len(missing)} images have no site, such as {missing[0]}; complete the column 'site'"
@@ -401,6 +410,12 @@ def predefined_split(
     """
     values = [record.split or "" for record in manifest.records]
     unknown = Counter(value for value in values if value not in {*train, *test, *leave_out})
+    if unknown and not any(values):
+        column = hint(python="", cli=" (or give --column split=COLUMN)")
+        raise SplitError(
+            "no image has a value in the column 'split'; fill in the column with the values "
+            f"{' and '.join(map(repr, [*train, *test]))}{column}"
+        )
     if unknown:
         listed = ", ".join(
             f"{value!r} ({count} images)" for value, count in sorted(unknown.items())
@@ -463,7 +478,7 @@ class _Groups:
 
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the fold of each group; raise SplitError if a class is in one fold only."""
-        n_folds = check_whole_number("n_folds", n_folds, 2)
+        n_folds = check_whole_number(hint(python="n_folds", cli="--folds"), n_folds, 2)
         n_groups = len(self.names)
         if n_groups < 2:
             raise SplitError(
@@ -518,8 +533,9 @@ def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list
     for name, queue in queues.items():
         if len(queue) < n:
             raise SplitError(
-                f"split {split!r}: the training half has {len(queue)} images of class "
-                f"{name!r}; use at most n_per_class={len(queue)}"
+                f"split {split!r}: the training half has {pluralize(len(queue), 'image')} of "
+                f"class {name!r}; use at most "
+                f"{hint(python='n_per_class=', cli='--per-class ')}{len(queue)}"
             )
     return sorted(index for queue in queues.values() for index in queue[:n])
 

@@ -73,16 +73,18 @@ class ResultsFolder:
                 self._check(content["options"], self.options)
 
     def _check(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-        """Raise ValueError, listing the differences, unless `stored` and `current` are equal."""
+        """Raise ValueError, describing the differences, unless `stored` and `current` are equal."""
         if stored == current:
             return
         changes = "; ".join(
             f"{name} was {_shorten(stored.get(name))} and is now {_shorten(current.get(name))}"
             for name in dict.fromkeys([*current, *stored])
-            if stored.get(name) != current.get(name)
+            if stored.get(name) != current.get(name) and name != "model"
         )
+        origin = "run" if stored.get("model") == current.get("model") else "model"
         raise ValueError(
-            f"{self.folder}: contains results of another run ({changes}); choose another "
+            f"{self.folder}: contains results of another {origin}"
+            f"{f' ({changes})' if changes else ''}; choose another "
             "folder (--output) or delete this one"
         )
 

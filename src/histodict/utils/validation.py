@@ -59,6 +59,13 @@ def check_choice(what: str, name: object, known: Iterable[str]) -> None:
         raise ValueError(f"{what} must be one of {', '.join(valid)}, not {short(name)}{suggestion}")
 
 
+def describe_unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return an error message on an unknown name, with similar names and all known names."""
+    valid = list(known)
+    suggestion = _suggestion(name, valid)
+    return f"unknown {what} {name!r}{suggestion}; the {what}s are {', '.join(valid)}"
+
+
 def _suggestion(name: str, known: list[str]) -> str:
     matches = get_close_matches(name, known, n=2)
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
