@@ -126,20 +126,23 @@ def test_rows_of_a_table_are_selected(tmp_path):
     with pytest.raises(ValueError, match=r"no row has the value 'none' .*; its values are test, t"):
         SplitDataOptions(table, split="none").read()
     table.write_text("path,label\na.png,x\nb.png,y\n")
-    with pytest.raises(ValueError, match=r"column split \(it is missing or empty\)"):
+    with pytest.raises(ValueError, match=r"column split \(missing or empty\)"):
         SplitDataOptions(table, split="test").read()
 
 
-@pytest.mark.parametrize("test_patient", ["1", "3", ""])
-def test_patients_shared_by_splits_are_warned_of(tmp_path, capsys, test_patient):
+@pytest.mark.parametrize(
+    ("test_patient", "split", "is_shared"),
+    [("1", "test", True), ("3", "test", False), ("", "test", False), ("1", "", False)],
+)
+def test_patients_shared_by_splits_are_warned_of(tmp_path, capsys, test_patient, split, is_shared):
     for place, name in enumerate("abc"):
         Image.new("RGB", (4, 4 + place)).save(tmp_path / f"{name}.png")
     table = tmp_path / "t.csv"
-    rows = f"a.png,x,1,train\nb.png,y,2,train\nc.png,y,{test_patient},test\n"
+    rows = f"a.png,x,1,train\nb.png,y,2,train\nc.png,y,{test_patient},{split}\n"
     table.write_text(f"path,label,patient,split\n{rows}")
     SplitDataOptions(table, split="train").read()
     message = "1 of 2 patients of split 'train' also have images in other splits"
-    assert (message in " ".join(capsys.readouterr().err.split())) == (test_patient == "1")
+    assert (message in " ".join(capsys.readouterr().err.split())) == is_shared
 
 
 def test_invalid_pairs_are_quoted():
@@ -176,4 +179,4 @@ def test_skipped_files_of_a_folder_are_named_or_counted(tmp_path, capsys):
         (tmp_path / f"{place}.gif").write_bytes(b"x")
     assert len(ImageOptions([tmp_path]).list_images()) == 1
     output = "".join(capsys.readouterr().err.split())
-    assert output.endswith("4.gifand2more")
+    assert output.endswith("4.gif(unsupportedformat)and2more")

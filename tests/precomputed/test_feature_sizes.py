@@ -235,3 +235,49 @@ def test_filters_of_the_library_are_read(tmp_path, compression, shuffle, fletche
         file.create_dataset("features", data=vectors, chunks=(7, vectors.shape[1]), **filters)
     with open_features(tmp_path / "features.h5") as file:
         np.testing.assert_array_equal(file.read(slice(0, len(vectors))), vectors)
+
+
+def write_filtered(path, filters, stored, mask=0):
+    """Write vectors in one chunk with these bytes; `filters` add low-level filters in order."""
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk(VECTORS.shape)
+    for add_filter in filters:
+        add_filter(settings)
+    with h5py.File(path, "w") as file:
+        file["coords"] = COORDS
+        space = h5py.h5s.create_simple(VECTORS.shape)
+        kind = h5py.h5t.py_create(VECTORS.dtype)
+        dataset = h5py.h5d.create(file.id, b"features", kind, space, settings)
+        if stored is None:
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, VECTORS)
+        else:
+            dataset.write_direct_chunk((0, 0), stored, mask)
+
+
+GZIP, SHUFFLE, CHECKSUM = (
+    lambda settings: settings.set_deflate(4),
+    lambda settings: settings.set_shuffle(),
+    lambda settings: settings.set_fletcher32(),
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "stored", "mask"),
+    [
+        ((CHECKSUM, GZIP), None, 0),
+        ((SHUFFLE, GZIP, CHECKSUM), None, 0),
+        ((CHECKSUM, GZIP, CHECKSUM), None, 0),
+        ((SHUFFLE, GZIP), WHOLE, 0b11),  # the chunk is stored without filters
+    ],
+)
+def test_valid_orders_of_filters_are_read(tmp_path, filters, stored, mask):
+    write_filtered(tmp_path / "features.h5", filters, stored, mask)
+    with open_features(tmp_path / "features.h5") as file:
+        np.testing.assert_array_equal(file.read(slice(0, len(VECTORS))), VECTORS)
+
+
+def test_filter_after_compression_is_refused(tmp_path):
+    """The size of its chunks cannot be checked: the HDF5 library would crash."""
+    write_filtered(tmp_path / "features.h5", (GZIP, SHUFFLE), b"x" * 64)
+    with pytest.raises(ImageError, match="has a filter after its compression"):
+        check_features(tmp_path / "features.h5")

@@ -148,13 +148,11 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
     rows = [i for i, record in enumerate(manifest.records) if record.split == split]
     if not rows:
         values = sorted({record.split for record in manifest.records if record.split})
-        known = (
-            f"; its values are {truncated_list(values)}" if values else " (it is missing or empty)"
-        )
-        raise ValueError(f"{source}: no row has the value {split!r} in the column split{known}")
+        hint = f"; its values are {truncated_list(values)}" if values else " (missing or empty)"
+        raise ValueError(f"{source}: no row has the value {split!r} in the column split{hint}")
     known = [record for record in manifest.records if record.has_patient]
     patients = {record.patient for record in known if record.split == split}
-    others = {record.patient for record in known if record.split != split}
+    others = {record.patient for record in known if record.split not in ("", None, split)}
     if patients & others:
         warn(
             f"{source}: {len(patients & others)} of {pluralize(len(patients), 'patient')} of split "

@@ -198,10 +198,11 @@ def atoms(
         content = {"page": str(output)} | to_json_dict(report, names)
         print_json(content | _confounded_atoms_to_json(confounded_of_members))
         return
-    shown = sum(len(use.atoms) for use in report.classes)
+    shown, total = sum(len(use.atoms) for use in report.classes), len(report.statistics)
+    note = " (the most used ones; --atoms: number per class)" * (shown < total)
     typer.echo(
-        f"The page shows {shown} of {pluralize(len(report.statistics), 'atom')} (the most used "
-        f"ones; --atoms: number per class) in {len(report.labels)} patches. Open {output}"
+        f"The page shows {shown} of {pluralize(total, 'atom')}{note} in {len(report.labels)} "
+        f"patches. Open {output}"
     )
 
 

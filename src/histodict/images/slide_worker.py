@@ -110,14 +110,14 @@ class SlideServer:
 
         `name` is the name of the method, and `arguments` are its arguments.
         """
-        stream: dict[str, Callable[..., bytes]] = {
+        methods: dict[str, Callable[..., bytes]] = {
             "call": self.call,
             "open": self.open,
             "read_tile": self.read_tile,
             "close": self.close,
         }
         try:
-            return DONE, stream[name](*arguments)
+            return DONE, methods[name](*arguments)
         except Exception as error:
             status = {MissingLibraryError: NO_LIBRARY, UnreadableContentError: UNSUPPORTED}.get(
                 type(error), FAILED

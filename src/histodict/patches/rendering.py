@@ -214,7 +214,7 @@ def render_vector(
     value_range : values that become black and white; None for the minimum and maximum of the vector
     """
     pixels = to_images(vector[None], side)[0]
-    low, high = value_range or (float(pixels.min()), float(pixels.max()))
+    low, high = (pixels.min(), pixels.max()) if value_range is None else value_range
     scaled = (pixels - low) / max(high - low, 1e-12)
     return magnify((255 * np.clip(scaled, 0, 1)).astype(np.uint8))
 

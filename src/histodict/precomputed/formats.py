@@ -126,7 +126,7 @@ def _check_datasets(path: Path, datasets: Iterable[Any]) -> tuple[int, int]:
     """Check HDF5 datasets; return the numbers of their missing chunks and of all their chunks."""
     found = []
     for dataset in datasets:
-        check_dataset(dataset, path.stat().st_size)
+        check_dataset(dataset, path)
         found.append(count_missing_chunks(dataset))
     return sum(n for n, _ in found), sum(n for _, n in found)
 

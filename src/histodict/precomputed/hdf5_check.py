@@ -25,9 +25,13 @@ _MAX_RATIO = 4  # maximum compression ratio of feature vectors
 # Accepted filters by number: those of the HDF5 library, then those of h5py and hdf5plugin. In
 # others (szip, nbit, scaleoffset), parameters in the file determine the memory.
 _DEFLATE, _FLETCHER32 = 1, 3
+_MAX_STORED_CHUNKS = 1_000_000
 _CHECKSUM_BYTES = 4
 _FILTERS = {_DEFLATE: "gzip", 2: "shuffle", _FLETCHER32: "fletcher32"}
 _PLUGINS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
+
+
+_CHECKED: set[tuple[str, str, str]] = set()  # path, state of the file, and name of a dataset
 
 
 def check_chunk_size(name: str, n_bytes: int, file_bytes: int) -> None:
@@ -74,10 +78,10 @@ def check_links(file: Any) -> None:
         raise ValueError(f"{wrong[0]}, which is not supported; save all data in one file")
 
 
-def check_dataset(dataset: Any, file_bytes: int) -> None:
-    """Raise ValueError if an HDF5 dataset has unsupported filters, or chunks that are too large.
+def check_dataset(dataset: Any, path: Path) -> None:
+    """Raise ValueError if an HDF5 dataset has unsupported filters, or chunks of the wrong size.
 
-    `file_bytes` is the size of the file, which limits the size of a chunk.
+    The result is cached until the file at `path` changes.
     """
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
@@ -87,14 +91,21 @@ def check_dataset(dataset: Any, file_bytes: int) -> None:
                 f"{dataset.name} uses the unsupported filter {number}; save it again with "
                 "gzip or without compression"
             )
-    if sum(number in _PLUGINS or number == _DEFLATE for number in filters) > 1:
+    compressions = [i for i, n in enumerate(filters) if n == _DEFLATE or n in _PLUGINS]
+    if len(compressions) > 1:
         raise ValueError(f"{dataset.name} is compressed more than once; save it again")
+    if compressions and any(n != _FLETCHER32 for n in filters[compressions[0] + 1 :]):
+        raise ValueError(f"{dataset.name} has a filter after its compression; save it again")
     if dataset.chunks is None:
         return
     n_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
-    check_chunk_size(dataset.name, n_bytes, file_bytes)
-    if math.prod(dataset.shape):
+    check_chunk_size(dataset.name, n_bytes, path.stat().st_size)
+    key = (str(path.absolute()), repr(file_key(path)), dataset.name)
+    if math.prod(dataset.shape) and key not in _CHECKED:
+        if dataset.id.get_num_chunks() > _MAX_STORED_CHUNKS:
+            raise ValueError(f"{dataset.name} has too many chunks; save it again with larger ones")
         _check_stored_chunks(dataset, n_bytes, filters)
+        _CHECKED.add(key)
 
 
 def _check_stored_chunks(dataset: Any, n_bytes: int, filters: Sequence[int]) -> None:
@@ -109,28 +120,32 @@ def _check_stored_chunks(dataset: Any, n_bytes: int, filters: Sequence[int]) -> 
     n_bytes : size of a decompressed chunk
     filters : numbers of the filters, in the order in which they are applied when writing
     """
-    stored: list[Any] = []
-    dataset.id.chunk_iter(stored.append)
-    for chunk in stored:
-        applied = [n for place, n in enumerate(filters) if not chunk.filter_mask >> place & 1]
-        has_checksum = _FLETCHER32 in applied
-        size = chunk.size - _CHECKSUM_BYTES * has_checksum
-        if _DEFLATE in applied and 0 < size <= 2 * n_bytes + 4096:
-            _, data = dataset.id.read_direct_chunk(chunk.chunk_offset)
-            is_last = has_checksum and applied.index(_FLETCHER32) > applied.index(_DEFLATE)
-            is_valid = _is_inflated_to(
-                data[:size] if is_last else data,
-                n_bytes + _CHECKSUM_BYTES * (has_checksum and not is_last),
-            )
-        elif _DEFLATE in applied or any(number in _PLUGINS for number in applied):
-            is_valid = 0 < size <= 2 * n_bytes + 4096
-        else:
-            is_valid = size == n_bytes
+    deflated: list[tuple[tuple[int, ...], int, int]] = []
+
+    def check_valid(is_valid: bool, size: int) -> None:
         if not is_valid:
             raise ValueError(
-                f"a chunk of {dataset.name} with {chunk.size} stored bytes does not contain "
+                f"a chunk of {dataset.name} with {size} stored bytes does not contain "
                 f"{n_bytes} bytes; the file is damaged: compute the features again"
             )
+
+    def visit(chunk: Any) -> None:
+        applied = [n for place, n in enumerate(filters) if not chunk.filter_mask >> place & 1]
+        size = chunk.size - _CHECKSUM_BYTES * applied.count(_FLETCHER32)
+        if _DEFLATE in applied:
+            n_before = applied[: applied.index(_DEFLATE)].count(_FLETCHER32)
+            n_after = applied.count(_FLETCHER32) - n_before
+            deflated.append((chunk.chunk_offset, n_before, n_after))
+        if any(number == _DEFLATE or number in _PLUGINS for number in applied):
+            check_valid(0 < size <= 2 * n_bytes + 4096, chunk.size)
+        else:
+            check_valid(size == n_bytes, chunk.size)
+
+    dataset.id.chunk_iter(visit)
+    for offset, n_before, n_after in deflated:
+        _, data = dataset.id.read_direct_chunk(offset)
+        packed = data[: len(data) - _CHECKSUM_BYTES * n_after]
+        check_valid(_is_inflated_to(packed, n_bytes + _CHECKSUM_BYTES * n_before), len(data))
 
 
 def _is_inflated_to(data: bytes, n_bytes: int) -> bool:
@@ -189,6 +204,11 @@ def _check_in_subprocess(
             slide_process.call_in_subprocess(read, absolute)
     except slide_process.SlideFormatError:
         pass
+    except slide_process.SlideTimeoutError as error:
+        raise ImageError(
+            f"{path}: the HDF5 library did not read the file in time; it is damaged, or the disk "
+            "is too slow: copy the file to a faster disk, or compute the features again"
+        ) from error
     except slide_process.SlideProcessDiedError as error:
         raise ImageError(
             f"{path}: the file is damaged and crashes the HDF5 library; compute the features again"
