@@ -150,7 +150,7 @@ def test_predict_without_any_readable_image_ends_regularly(model, tmp_path):
     assert outcome.status == 1
     assert "2 images: no prediction, 2 failed" in outcome.message
     assert "predictions.csv" not in outcome.message
-    assert not outcome.folder.exists()
+    assert [path.name for path in outcome.folder.iterdir()] == ["failures.csv"]
 
 
 def test_repaired_file_is_predicted_by_the_next_run(model, good, tmp_path):

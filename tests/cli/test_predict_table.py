@@ -242,7 +242,10 @@ def test_labels_of_earlier_runs_are_scored(run_command, tissue, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "conflict"),
-    [("lcksvd", [], "model was"), ("dfdl", ["--mpp", "0.5"], "--mpp was not set and is now 0.5")],
+    [
+        ("lcksvd", [], "another model"),
+        ("dfdl", ["--mpp", "0.5"], "--mpp was not set and is now 0.5"),
+    ],
 )
 def test_another_model_or_setting_needs_another_folder(
     run_command, tissue, tmp_path, kind, arguments, conflict
