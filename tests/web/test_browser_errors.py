@@ -134,8 +134,9 @@ def test_input_and_position_are_restored_after_back(page, server, data):
     page.get_by_label("Test patients").select_option("2")
     page.get_by_role("link", name="1 Data").click()
     page.get_by_role("link", name="Train on these images").wait_for()
-    # The page grows while its images are listed.
-    page.wait_for_function("() => { scrollTo(0, 400); return scrollY > 50; }")
+    page.locator(".thumbs a").last.wait_for(state="attached")  # or the page is too short to scroll
+    page.mouse.wheel(0, 400)
+    page.wait_for_function("() => scrollY > 50")
     page.locator(".thumbs a").last.scroll_into_view_if_needed()  # as a click would do
     page.wait_for_timeout(400)
     depth = page.evaluate("scrollY")
