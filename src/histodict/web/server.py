@@ -11,8 +11,8 @@ Authentication:
 Connections: uvicorn has no time limit for an incomplete request and answers 503 beyond
 `limit_concurrency`, even if the other connections are idle. Here, a request must be complete a
 fixed time after its first byte or, for the first request, after the connection is made. The number
-of incomplete requests is limited; a new one replaces the oldest, so that stalled connections lock
-nobody out.
+of incomplete requests is limited; a new one replaces the oldest, so that stalled connections do not
+block other users.
 """
 
 from __future__ import annotations
