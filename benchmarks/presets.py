@@ -67,7 +67,7 @@ from .result_store import (
     two_folds,
 )
 
-_REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 1}
+_REPEATS = {"ucsb": 5, "glas": 5, "lung": 5, "lymphoma": 5}
 _PER_CLASS = {"lung": 10}
 _FOLDS = 3  # of an ensemble
 _ERROR_RATE = 0.1  # of prediction sets

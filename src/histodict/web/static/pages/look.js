@@ -137,10 +137,10 @@ async function showMap(state, found) {
   });
   state.answer.append(controls(state, model, found, load));
   offerMap();
-  await load(-1);
   viewer.onpick = guarded((x, y) => pick(state, model, found.grid, x, y));
   state.why.replaceChildren(h("h2", {}, "Explanation of a patch"), h("p", { class: "soft" },
     "Click a patch, or press Enter for the patch in the middle, to see the atoms behind its prediction."));
+  await load(-1);
 }
 
 /** What the mask says, over the image. */
