@@ -156,7 +156,7 @@ def test_run_with_a_damaged_map_is_repeated(sides, tmp_path):
     other = {"healthy": "inflamed", "inflamed": "healthy"}
     wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
     made = RunCache(tmp_path / "kept").run(run_of((train, wrong)))
-    file = sorted(made.maps.iterdir())[0]
+    file = sorted(made.map_folder.iterdir())[0]
     content_before = file.read_bytes()
     file.write_bytes(content_before[:-9])
     with pytest.warns(UserWarning, match=f"{file.name} was changed"):

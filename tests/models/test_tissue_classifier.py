@@ -123,8 +123,10 @@ def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
         probabilities = prediction.probabilities
         assert sum(probabilities.values()) == pytest.approx(1)
         assert probabilities[prediction.label] >= 0.5
-        value = model.value_from_score(prediction.score)
-        assert value == pytest.approx(plain.value_from_score(plain.predict(record.path).score))
+        value = model.score_to_decision_value(prediction.score)
+        assert value == pytest.approx(
+            plain.score_to_decision_value(plain.predict(record.path).score)
+        )
         assert (value > model.threshold) == (prediction.label == model.classes_[1])
         assert prediction.prediction_set == [
             name
@@ -202,7 +204,7 @@ def test_two_classes_have_one_score_and_more_have_one_each(halves):
 
 def test_threshold_can_be_moved(model, halves):
     record = halves[1].records[0]
-    value = model.value_from_score(model.predict(record.path, mpp=record.mpp).score)
+    value = model.score_to_decision_value(model.predict(record.path, mpp=record.mpp).score)
     for shift, place in ((-0.01, 1), (0.01, 0)):
         moved = model.with_threshold(value + shift)
         assert moved.threshold == pytest.approx(value + shift)
