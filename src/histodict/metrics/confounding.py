@@ -306,7 +306,7 @@ def _variance_fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[
 
 
 _MAX_P_VALUE = 0.05  # associations with at most this adjusted p-value are reported
-_MIN_RELATIVE_ACCURACY = 0.4  # excess over the chance level, relative to that of accuracy 1
+_MIN_RELATIVE_ACCURACY = 0.4  # (accuracy - chance level) / (1 - chance level)
 # Number of permutations, and a smaller number that is used with more than `_MANY_UNITS` units.
 _N_PERMUTATIONS, _FEW_PERMUTATIONS, _MANY_UNITS = 999, 199, 5000
 _ACCURACY_TOLERANCE = 1e-9  # tolerance of accuracies, and of numbers compared with a threshold
@@ -378,8 +378,8 @@ _ADVICE |= {
 def find_confounders(manifest: Manifest) -> list[Association]:
     """Return the image properties that are associated with the class, strongest first.
 
-    The properties are the manifest columns site, scanner and batch, and those of the files: format,
-    image size, pixel size, mean colour and white point (99th percentile of each channel).
+    The properties are the manifest columns site, scanner and batch, and file format, image size,
+    pixel size, mean colour and white point (99th percentile of each channel).
 
     Parameters
     ----------
@@ -418,8 +418,8 @@ def find_associations(
 ) -> list[Association]:
     """Return the associations of properties with the class, strongest first.
 
-    An association is strong if its accuracy exceeds the chance level by at least 0.4 of the
-    difference between chance level and 1; otherwise it has the p-value 1. The list is empty if no
+    An association is strong if (accuracy − chance level) / (1 − chance level) is at least 0.4;
+    otherwise it has the p-value 1. The list is empty if no
     association is strong or confounded. Constant properties are omitted.
 
     Parameters

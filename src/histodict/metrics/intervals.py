@@ -10,8 +10,8 @@ reported value. Repeats narrow the interval only as much as they reduce the vari
 
 In cross-validation the patients tested in one fold train the models of the others, so predictions
 of different patients are not independent: without any signal, the standard deviation of a score is
-√2 times that of a bootstrap of patients. Intervals of such scores are widened by this factor; with
-a strong signal they are then slightly too wide (`benchmarks/null_intervals.py`).
+√2 times the one estimated by a bootstrap of patients. Intervals of such scores are widened by this
+factor; with a strong signal they are then slightly too wide (`benchmarks/null_intervals.py`).
 
 A draw of patients may lack a class, so that the metric is undefined. A repeat whose images lack a
 class is left out of the mean of that replicate; if no repeat is left, patients are drawn again, and
@@ -369,13 +369,13 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
     str
         Empty if every class has enough patients.
     """
-    patients_of: dict[str, set[object]] = {}
+    patients_by_class: dict[str, set[object]] = {}
     for label, patient in zip(labels, patients, strict=True):
-        patients_of.setdefault(str(label), set()).add(patient)
+        patients_by_class.setdefault(str(label), set()).add(patient)
     few = [
-        f"{len(of_class)} with images of {name!r}"
-        for name, of_class in sorted(patients_of.items())
-        if len(of_class) < MIN_RELIABLE_PATIENTS
+        f"{len(class_patients)} with images of {name!r}"
+        for name, class_patients in sorted(patients_by_class.items())
+        if len(class_patients) < MIN_RELIABLE_PATIENTS
     ]
     if not few:
         return ""
@@ -568,14 +568,14 @@ class _Ranks:
             np.stack([np.searchsorted(others, column, side) for column, others in pairs])
             for side in ("left", "right")
         )
-        self._ends = [first] if np.array_equal(first, last) else [first, last]
+        self._n_below = [first] if np.array_equal(first, last) else [first, last]
 
     def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the AUC of each column, with weights (n_units,); ties count ½."""
         above, below = weights[self._positive], weights[~self._positive]
         cumulative = np.zeros((len(self._order), len(below) + 1))
         np.cumsum(below[self._order], axis=1, out=cumulative[:, 1:])
-        n_ordered = [np.take_along_axis(cumulative, ends, axis=1) @ above for ends in self._ends]
+        n_ordered = [np.take_along_axis(cumulative, n, axis=1) @ above for n in self._n_below]
         aucs: NDArray[np.float64] = np.mean(n_ordered, axis=0) / (above.sum() * below.sum())
         return aucs
 

@@ -244,8 +244,8 @@ def calibration_curve(
 ) -> CalibrationCurve:
     """Return the calibration curve, with bins of equal width.
 
-    With two classes, the probability of `positive` is used; with more classes, that of the
-    predicted class.
+    With two classes, the probability of `positive` is used; with more classes, the probability of
+    the predicted class.
 
     Parameters
     ----------

@@ -259,7 +259,9 @@ class EnsembleClassifier(ImageClassifier):
         X, y : images and labels, see `TissueClassifier.fit`
         groups : patient of each image; images of one patient are never in different folds. If it is
             None, each image of a list counts as one patient, with a warning
-        positive, callback, executor : see `TissueClassifier.fit`
+        positive : which of two classes has positive scores, see `TissueClassifier.fit`
+        callback : receives the progress, instead of a progress bar
+        executor : reads images and encodes patches in parallel; None uses threads
         start_from : fitted ensemble of a single model whose dictionaries are trained further (warm
             start)
 
@@ -408,10 +410,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether the model has a decision threshold.
-
-        It has one if it consists of a single estimator that has one.
-        """
+        """Whether the ensemble has a single estimator, and this one has a decision threshold."""
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -422,7 +421,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def _member_score_gradient(self) -> float:
-        """Derivative of the ensemble's score with respect to that of the first estimator."""
+        """Derivative of the ensemble's score with respect to the score of the first estimator."""
         return 1 / float(self.combination_.scales[0])
 
     def _describe_aggregation(self, value: float) -> str:
@@ -496,7 +495,7 @@ class EnsembleClassifier(ImageClassifier):
     def _replace_member(self, index: int, member: TissueClassifier) -> Self:
         """Return a copy in which `member` replaces the estimator at `index`.
 
-        New changes in the training record of `member` are added to that of the ensemble.
+        New changes in the training record of `member` are added to the record of the ensemble.
         """
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]

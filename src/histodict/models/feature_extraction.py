@@ -3,9 +3,9 @@
     DIR/NAME.h5    features (n, length), coords (n, 2) and attributes as TRIDENT writes them, and
                    the settings of the extraction (attribute `histodict`, JSON)
 
-NAME is that of the image without suffix. A file is renamed to its final name when it is complete,
-so several processes can fill a folder. Files made with other settings raise an error and are not
-changed.
+NAME is the name of the image file without suffix. A file is renamed to its final name when it is
+complete, so several processes can fill a folder. Files made with other settings raise an error and
+are not changed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def model_(self) -> ImagePipeline:
-        """Pipeline that scores an image; for an ensemble, that of the first estimator."""
+        """Pipeline that scores an image; for an ensemble, the pipeline of its first estimator."""
         raise NotImplementedError
 
     def _score_image(
@@ -157,8 +157,8 @@ class ImageClassifier(ImageEstimator):
 
         Parameters
         ----------
-        X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; several
-            images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
+        X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; or
+            several images as a list, folder, CSV file, DataFrame or `Manifest`
         mpp : pixel size (µm) of images for which neither file nor table gives one; a
             `PixelSizeOption` can also replace known pixel sizes
         error_rate : accepted rate at which the prediction set does not contain the true class
@@ -208,7 +208,8 @@ class ImageClassifier(ImageEstimator):
         Parameters
         ----------
         path : path, array or Pillow image
-        mpp, error_rate : see `predict`
+        mpp : pixel size (µm) if the file gives none, or `PixelSizeOption`
+        error_rate : accepted rate at which the prediction set does not contain the true class
         callback : receives the progress within a slide
         region_of_interest : outlines; patches outside of these are ignored
 
@@ -377,9 +378,8 @@ class ImageClassifier(ImageEstimator):
             raise ValueError("only a model of two classes has a decision threshold")
         changed, previous = copy(self), self.decision_threshold
         if self.threshold is not None:
-            slope = (
-                self.score_to_decision_value(1.0) - self.threshold
-            )  # decision value per unit of score
+            # Decision value per unit of score.
+            slope = self.score_to_decision_value(1.0) - self.threshold
             shift = (threshold - self.threshold) / slope
         else:
             shift = threshold - self.threshold_shift_

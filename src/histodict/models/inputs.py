@@ -1,6 +1,6 @@
 """Inputs of models: tables of labelled images, images for prediction, and checks of both.
 
-Images in memory are processed like those of a file, with identical results.
+Images in memory are processed like image files, with identical results.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def find_patches_in_region(
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return the shift (x, y) from coordinates of a patch map to those of the image file.
+    """Return the shift (x, y) that converts coordinates of a patch map to those of the image.
 
     The shift is in level-0 pixels. It differs from 0 for feature files with coordinates of the
     image, and for slides with cropped margins.
@@ -375,7 +375,7 @@ def squares_in_region(
 ) -> NDArray[np.bool_]:
     """Return whether at least half of each square lies in the region.
 
-    The region is that of the mask or outlines; without them, the label holds for the whole image.
+    The mask or outlines define the region; without them, the label holds for the whole image.
     `x` and `y` are the upper left corners. Corners and `side` are in level-0 pixels; `x`, `y` and
     the returned array have the same shape.
     """

@@ -46,7 +46,7 @@ DECISION_PARAMETERS = {
 # Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
 # its aggregator (`array_schema`). Dimensions: "classes"; "scores", 1 for two classes, else the
 # number of classes; "inputs", the length of a feature vector; "features", its length after the
-# projection; "codes", the length of a code; "estimators", those of an ensemble.
+# projection; "codes", the length of a code; "estimators", the number of estimators of an ensemble.
 ARRAY_SPECS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
@@ -82,7 +82,7 @@ class ModelData:
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : class names; if there are two, positive scores indicate the second
-    recipe : settings of the model; for an ensemble, those of its first estimator
+    recipe : settings of the model; for an ensemble, the settings of its first estimator
     mpp : median pixel size (µm) of the training images; None if it is unknown or not used
     n_features : length of the vectors that the method receives
     weights : digest of the encoder's weights; empty for pixel features
@@ -111,7 +111,7 @@ class ModelData:
         return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name; those of estimator i have the prefix "member{i}."."""
+        """Return all arrays by name; arrays of estimator i have the prefix "member{i}."."""
         arrays = dict(self.arrays)
         for index, member in enumerate(self.estimators):
             member_arrays = member.all_arrays()
@@ -459,7 +459,7 @@ def _check_consent(path: Path, features: str) -> None:
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """Raise ModelFileError if installed encoder weights differ from those of the training."""
+    """Raise ModelFileError if installed encoder weights are not those used in training."""
     features = content.recipe["features"]
     if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(

@@ -25,7 +25,7 @@ class Plan:
     Parameters
     ----------
     recipe : Recipe
-        Settings of the model; of an ensemble, those of its first estimator.
+        Settings of the model; for an ensemble, the settings of its first estimator.
     calibration_folds : int, default=0
         Number of cross-validation folds over the training patients. With 2 or more, weights and
         calibration are fitted to out-of-fold predictions, so that predictions have probabilities.
@@ -171,7 +171,9 @@ class Plan:
         Parameters
         ----------
         region : class that a `RegionDetector` detects; None makes a classifier
-        random_state, n_jobs, cache : see `TissueClassifier`
+        random_state : seed
+        n_jobs : number of threads; None uses all cores
+        cache : folder that stores costly intermediate results of each image; None stores nothing
 
         Returns
         -------

@@ -107,8 +107,8 @@ class DetectedRegion:
     Attributes
     ----------
     n_patches : number of patches
-    score : mean margin of the patches (residual of the other class minus that of the region) minus
-        the margin threshold
+    score : mean margin of the patches (residual of the other class minus residual of the region
+        class) minus the margin threshold
     area_px : area in level-0 pixels
     area_um2 : area in µm²; None if the pixel size is unknown
     box : left, top, right and bottom of the bounding box

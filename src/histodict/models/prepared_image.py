@@ -500,7 +500,7 @@ class PrecomputedImage(PreparedImage):
         return has_patch, self.read_vectors(indices[has_patch].astype(np.int64))
 
     def read_vectors(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of patches; `indices` count those of the file inside the outlines."""
+        """Return vectors by their `indices` among the patches of the file inside the outlines."""
         return self._file.read_rows(self._rows[indices])
 
     def sample_features(

@@ -223,9 +223,7 @@ class RegionDetector(ImageEstimator):
             cache=cache,
             verbose=verbose,
         )
-        self.region = region
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        self.region, self.random_state, self.n_jobs = region, random_state, n_jobs
         self.cache = ArrayCache(cache) if cache else None
         if not self.recipe.is_patch_level:
             raise ValueError(
@@ -392,7 +390,10 @@ class RegionDetector(ImageEstimator):
 
         Parameters
         ----------
-        path, mpp, callback, region_of_interest : see `TissueClassifier.predict_one`
+        path : path, array or Pillow image
+        mpp : pixel size (µm) if the file gives none, or `PixelSizeOption`
+        callback : receives the progress within a slide
+        region_of_interest : outlines; patches outside of these are ignored
 
         Returns
         -------
