@@ -26,8 +26,8 @@ patients.
 [Concepts without labels](concepts-without-labels.md) has the conclusions. Commands:
 
 ```
-python -m benchmarks.concepts --output concepts
-python -m benchmarks.concepts --output concepts --tables docs
+python -m benchmarks.concepts --output concepts                  # run the experiments
+python -m benchmarks.concepts --output concepts --tables docs    # write this page and its figure
 ```
 
 **Data.** Features of `histodict features` (EfficientNet-Lite0, 1280 numbers, Reinhard stain
