@@ -59,7 +59,7 @@ class EvaluationTask:
             cache=execution.cache,
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
-        train = train.drop_split_column()  # the split of the task overrides the images' own
+        train = train.without_splits()  # the split of the task overrides the images' own
         return TrainTestRun(model, train, test, adapts_threshold=self.method.endswith(UNLABELLED))
 
 
