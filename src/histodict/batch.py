@@ -40,7 +40,7 @@ from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
     score_before_tuning,
-    score_outlined,
+    score_overlap,
     score_patches,
     score_predictions,
 )
@@ -536,7 +536,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_find_scored_maps(folder, contents)))
+        scores = merge_patch_scores(scores, score_overlap(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = count_trained_on(model.training_info_, paths)

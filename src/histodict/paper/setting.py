@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..datasets.manifest import Manifest
 from ..encoders import get_patch_features
-from ..evaluation import Evaluation, check_measurable, load_or_train_model, run_evaluation
+from ..evaluation import Evaluation, check_metrics_defined, load_or_train_model, run_evaluation
 from ..evaluation.runs import EvaluationTask
 from ..methods.registry import METHODS
 from ..metrics import scores as metrics
@@ -386,7 +386,7 @@ class Setting:
 
     def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
         """Evaluate every plan on every split, reusing runs in `folder`."""
-        check_measurable(self.images, splits)
+        check_metrics_defined(self.images, splits)
         folder = self.folder / "runs"
         results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.execution)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])
