@@ -47,7 +47,7 @@ from .evaluation.measures import (
 from .export.anndata import (
     ImageMetadata,
     check_patch_level,
-    check_statistics_match,
+    check_statistics_file,
     read_atom_statistics,
     write_h5ad,
 )
@@ -404,7 +404,7 @@ def predict_images(
     """
     if anndata:
         check_patch_level(model)
-        check_statistics_match(model, atom_statistics)
+        check_statistics_file(model, atom_statistics)
     size_option = PixelSizeOption.from_mpp(mpp)
     keys = [output_key(record.path) for record in images]
     run = _open_results(model, model_digest, folder, keys, images, size_option)
