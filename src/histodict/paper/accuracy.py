@@ -523,7 +523,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
 def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
-    """Evaluate every method with the setting `parameter` at each of the sizes, on the same splits."""
+    """Evaluate every method on the same splits, with each of `sizes` as `parameter`."""
     if parameter in setting.options.settings:
         raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ..evaluation import Evaluation, ExampleModel, provenance
-from ..evaluation.metrics import patch_roc
+from ..evaluation.measures import patch_roc
 from ..methods.registry import get_method
 from ..metrics import scores as metrics
 from ..patches.rendering import atom_mosaic, jpeg_data_uri
