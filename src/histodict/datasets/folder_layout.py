@@ -41,8 +41,12 @@ OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic"
 # Kinds of directory entries, which are shown for skipped entries. The kind of a special file, such
 # as a pipe, is its description.
 IMAGE, FOLDER, MASK_FOLDER, UNREADABLE, OTHER = "image", "folder", "masks", "not readable", "other"
-LINK_CYCLE, REPEATED, TOO_DEEP = "link to a folder above it", "too many links", "nested too deeply"
-_SKIPPED_FOLDER_KINDS = (MASK_FOLDER, UNREADABLE, LINK_CYCLE, REPEATED, TOO_DEEP)
+LINK_CYCLE, TOO_MANY_LINKS, TOO_DEEP = (
+    "link to a folder above it",
+    "too many links",
+    "nested too deeply",
+)
+_SKIPPED_FOLDER_KINDS = (MASK_FOLDER, UNREADABLE, LINK_CYCLE, TOO_MANY_LINKS, TOO_DEEP)
 _MAX_VISITS = 32  # maximum per folder, as links between folders multiply the paths to it
 _MAX_DEPTH = 100
 
@@ -284,7 +288,7 @@ def _skip_reason(
     if real_path in ancestors:
         return LINK_CYCLE
     if visits[real_path] >= _MAX_VISITS:
-        return REPEATED
+        return TOO_MANY_LINKS
     return TOO_DEEP if depth >= _MAX_DEPTH else ""
 
 

@@ -60,13 +60,13 @@ def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -
             )
 
 
-def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRecord]) -> None:
+def check_slides(source: Path, locations: Sequence[str], records: Sequence[ImageRecord]) -> None:
     """Raise ManifestError if two files belong to one slide, such as two levels of a DICOM series.
 
     Parameters
     ----------
     source : file or folder that lists the images, for messages
-    places : text on the position of each record in the source, such as " (line 2)"
+    locations : text on the position of each record in the source, for messages, such as " (line 2)"
     records : records to check
     """
     by_folder: dict[Path, list[str]] = {}
@@ -78,7 +78,7 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
         for name, slide in map_files_to_slides(folder, names).items()
     }
     first: dict[str, tuple[ImageRecord, str]] = {}
-    for place, record in zip(places, records, strict=True):
+    for place, record in zip(locations, records, strict=True):
         slide = slides.get(record.path)
         other, other_at = first.setdefault(slide, (record, place)) if slide else (record, place)
         if other.path != record.path:

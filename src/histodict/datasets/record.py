@@ -30,7 +30,7 @@ from ..utils.validation import hint
 HEALTHY_NAMES = frozenset(
     {"healthy", "health", "normal", "benign", "udh", "negative", "control", "controls", "no tumour"}
 )
-DISEASE_WORDS = frozenset(
+DISEASE_NAMES = frozenset(
     {
         "tumor",
         "tumour",
@@ -68,7 +68,7 @@ def guess_positive_class(classes: Sequence[str]) -> str | None:
         return None
     diseased = [name for name in classes if not is_healthy(name)]
     if len(diseased) == 2:
-        diseased = [name for name in classes if _first_word(name) in DISEASE_WORDS]
+        diseased = [name for name in classes if _first_word(name) in DISEASE_NAMES]
     return diseased[0] if len(diseased) == 1 else None
 
 

@@ -242,10 +242,10 @@ def _cached_properties(record: ImageRecord) -> ImageProperties:
 
 
 @lru_cache(maxsize=100_000)
-def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
+def _read_properties(record: ImageRecord, cache_key: str) -> ImageProperties:
     """Return the properties of an image.
 
-    They are cached until `state`, the cache key of the image's files, changes.
+    They are cached until `cache_key`, which depends on the files of the image, changes.
     """
     if is_feature_file(record.path):
         check_features(record.path)
@@ -403,7 +403,7 @@ def _sorting_digest(path: Path) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _features_digest(path: Path, state: str) -> str:
+def _features_digest(path: Path, cache_key: str) -> str:
     """Return a digest of the coords and of a few vectors of a feature file, sorted by coords."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)

@@ -194,7 +194,7 @@ PATCH_METRICS: dict[str, Metric] = {
     "specificity": partial(_ratio, (0, 0, 0, 1), (0, 0, 1, 1)),
 }
 # Metrics of one class against its outlines, from the same counts.
-OVERLAPS: dict[str, Metric] = {
+OVERLAP_METRICS: dict[str, Metric] = {
     "Dice": PATCH_METRICS["Dice"],
     "IoU": partial(_ratio, (1, 0, 0, 0), (1, 1, 1, 0)),
 }
@@ -370,7 +370,7 @@ class Repeats:
                 yield from self._patch_counts(chosen, splits)
             else:
                 yield from collect_repeats(
-                    self.manifest, splits, [_predictions(r, kind) for r in chosen]
+                    self.manifest, splits, [_select_predictions(r, kind) for r in chosen]
                 )
 
     def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
@@ -386,7 +386,7 @@ class Repeats:
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in repeats]
 
 
-def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
+def _select_predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
     """Return the predicted "labels" or the "scores" of a run; without tissue, scores are 0."""
     if kind == "labels":
         return np.array(result.predictions.labels)
@@ -559,7 +559,7 @@ def score_overlap(images: Iterable[ScoredMap]) -> dict[str, Any]:
         f"{metric_name} {name}": _metric_with_interval(metric, _single_repeat(class_tables))
         for name, class_tables in tables.items()
         if any(table[:2].any() for _, table in class_tables)
-        for metric_name, metric in OVERLAPS.items()
+        for metric_name, metric in OVERLAP_METRICS.items()
     }
 
 

@@ -349,11 +349,11 @@ def _region_curves(
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, splits)
         models = setting.train_models(tasks, manifest)
-        findings = [
+        largest_regions = [
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
-        curve = SizeCurve.from_regions([finding for part in findings for finding in part])
+        curve = SizeCurve.from_regions([finding for part in largest_regions for finding in part])
         sizes = [model.min_patches_ for model in models]
         row = setting.identifying_columns(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(
@@ -361,22 +361,22 @@ def _region_curves(
             "m",
             REGION_SIZES,
             (curve.false_positive_rate, curve.false_negative_rate),
-            _rates_at_sizes(findings, sizes),
+            _rates_at_sizes(largest_regions, sizes),
             sizes,
         )
 
 
 def _rates_at_sizes(
-    findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
+    largest_regions: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
     """Return the rates (false alarm, miss) of all test images.
 
     Parameters
     ----------
-    findings : for each split, the largest regions of its test images
+    largest_regions : for each split, the largest regions of its test images
     sizes : for each split, the minimum region size m
     """
-    pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
+    pairs = [(f, m) for part, m in zip(largest_regions, sizes, strict=True) for f in part]
     alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
     misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]
     return float(np.mean(alarms)), float(np.mean(misses))

@@ -192,7 +192,7 @@ def _match_file_names(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, 
 # --- class folders ------------------------------------------------------------------------------
 
 # TCGA-06-0137-01A-01-BS1: project, tissue source site, participant, then sample and slide.
-_BARCODE = re.compile(
+_TCGA_BARCODE = re.compile(
     r"(?P<slide>(?P<patient>TCGA-(?P<site>[A-Z0-9]{2})-[A-Z0-9]{4})(-[A-Z0-9]{2,3})*)"
 )
 _LC25000 = {
@@ -217,7 +217,7 @@ def find_tcga(root: Path) -> list[Dataset]:
     """
     folders = list_subfolders(root)
     classes = {path.name: path for name, path in folders.items() if name != _MASK_FOLDER}
-    records = _read_labelled_folders(root, classes, _BARCODE)
+    records = _read_labelled_folders(root, classes, _TCGA_BARCODE)
     if not any(record.patient for record in records):
         return []
     reason = "The file names have no barcode such as TCGA-06-0137."
@@ -292,8 +292,8 @@ def _read_labelled_folders(
 
 # --- images/ and masks/ -------------------------------------------------------------------------
 
-_PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
-_SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
+_PATIENT_PATTERN = re.compile(r"patient_?\d+", re.IGNORECASE)
+_SLIDE_PATTERN = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
 
 
 def find_camelyon(root: Path) -> list[Dataset]:
@@ -325,7 +325,7 @@ def find_camelyon(root: Path) -> list[Dataset]:
 
 def _slide_or_patient(name: str) -> str | None:
     """Return the patient or slide (CAMELYON16) in the name of a tile; None if it has neither."""
-    found = _PATIENT.search(name) or _SLIDE.search(name)
+    found = _PATIENT_PATTERN.search(name) or _SLIDE_PATTERN.search(name)
     return found[0].lower() if found else None
 
 

@@ -321,14 +321,14 @@ class Setting:
         return limit_images(self.dataset.regions, self.sizes.max_images)
 
     def choose_methods(
-        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+        self, defaults: Sequence[str], supported: Sequence[str], reason: str
     ) -> list[str]:
         """Return the methods of the option --methods that the experiment supports.
 
         Parameters
         ----------
         defaults : methods if the option is not given
-        possible : methods that the experiment supports
+        supported : methods that the experiment supports
         reason : why the experiment supports no other methods, for the error message
 
         Raises
@@ -338,17 +338,17 @@ class Setting:
         """
         if not self.options.methods:
             return list(defaults)
-        chosen = [method for method in self.options.methods if method in possible]
+        chosen = [method for method in self.options.methods if method in supported]
         if not chosen:
-            raise NotPossibleError(f"{reason}; choose from {', '.join(possible)}")
+            raise NotPossibleError(f"{reason}; choose from {', '.join(supported)}")
         return chosen
 
     def plans(
-        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+        self, defaults: Sequence[str], supported: Sequence[str], reason: str
     ) -> dict[str, Plan]:
         """Return the plan of each selected method; see `choose_methods` for the parameters."""
         return {
-            method: self.plan(method) for method in self.choose_methods(defaults, possible, reason)
+            method: self.plan(method) for method in self.choose_methods(defaults, supported, reason)
         }
 
     def compared_plans(self) -> dict[str, Plan]:

@@ -244,7 +244,7 @@ def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
 
 
 @lru_cache(maxsize=100_000)
-def _read_metadata(path: Path, state: str) -> FeatureMetadata:
+def _read_metadata(path: Path, cache_key: str) -> FeatureMetadata:
     with open_features(path) as file:
         return file.metadata
 
@@ -399,9 +399,10 @@ class FeatureMetadata:
         return metadata
 
 
-def _are_equal(own: Any, known: Any) -> bool:
+def _are_equal(value: Any, other: Any) -> bool:
     """Return whether two values are equal; floats (magnifications) may differ by 10 %."""
-    return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
+    is_float = isinstance(value, float)
+    return abs(value / other - 1) <= _MAX_DIFFERENCE if is_float else bool(value == other)
 
 
 _DESCRIPTIONS = {

@@ -50,7 +50,7 @@ ATTRIBUTES = {
 MAX_LENGTH = 2_000_000  # pixels; no slide is larger
 MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
 _CHUNK_ROWS = 64  # rows per chunk in files written by `write_hdf5`
-_EXTRA = "features"  # group of optional dependencies
+_DEPENDENCY_GROUP = "features"  # group of optional dependencies
 LIBRARIES = {".h5": "h5py", ".h5ad": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
@@ -218,7 +218,7 @@ def check_libraries(paths: Iterable[Any]) -> None:
 def _import_library(name: str, path: Path) -> Any:
     """Return an imported package; if it is missing, raise ImageError for the file `path`."""
     try:
-        return import_optional(name, _EXTRA, str(path))
+        return import_optional(name, _DEPENDENCY_GROUP, str(path))
     except ImportError as error:
         raise ImageError(str(error)) from error
 
@@ -472,15 +472,15 @@ def _read_numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> 
     return found
 
 
-def _parse_pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
-    """Return two whole numbers of at least `low`; raise ImageError for any other value."""
-    expected = f"two whole numbers from {low} to {MAX_LENGTH:,}"
+def _parse_pair(path: Path, name: str, value: Any, minimum: int) -> NDArray[np.float64]:
+    """Return two whole numbers of at least `minimum`; raise ImageError for any other value."""
+    expected = f"two whole numbers from {minimum} to {MAX_LENGTH:,}"
     plain = to_python(value)
     try:
         pair = np.asarray(plain, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise _error(path, name, plain, expected) from error
-    if pair.shape != (2,) or not ((pair >= low) & (pair <= MAX_LENGTH)).all():
+    if pair.shape != (2,) or not ((pair >= minimum) & (pair <= MAX_LENGTH)).all():
         raise _error(path, name, plain, expected)
     return np.rint(pair)
 

@@ -197,11 +197,11 @@ def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
 
 @lru_cache(maxsize=100_000)
 def _check_in_subprocess(
-    path: Path, absolute: Path, state: str, read: Callable[[str], None]
+    path: Path, absolute_path: Path, cache_key: str, read: Callable[[str], None]
 ) -> None:
     try:
         with _LOCK:
-            slide_process.call_in_subprocess(read, absolute)
+            slide_process.call_in_subprocess(read, absolute_path)
     except slide_process.SlideFormatError:
         pass
     except slide_process.SlideTimeoutError as error:

@@ -250,11 +250,11 @@ class Macenko:
         ratio = np.array(self.TARGET_STRENGTH) / self.strength
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
-        def change(block: Pixels) -> list[Pixels]:
+        def transform_planes(block: Pixels) -> list[Pixels]:
             density = [_density_table().take(plane) for plane in block]
             return [_density_to_rgb(plane) for plane in _multiply_planes(matrix.T, density)]
 
-        return _transform_by_blocks(pixels, change)
+        return _transform_by_blocks(pixels, transform_planes)
 
 
 # Fainter pixels carry little information on the stains. This is β of the paper, for the mean over
@@ -345,16 +345,19 @@ class LookupTransform:
         self._cache[indices] = values.view("<u4")[:, 0]
 
 
-def _transform_by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Return pixels (..., 3) transformed by `change`, block by block to save memory.
+def _transform_by_blocks(
+    pixels: Pixels, transform_planes: Callable[[Pixels], list[Pixels]]
+) -> Pixels:
+    """Return pixels (..., 3) transformed block by block to save memory.
 
-    `change` is a function from the colour planes (3, n) of a block to its three new planes.
+    `transform_planes` is a function of the colour planes (3, n) of a block that returns the three
+    new planes.
     """
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
     for start in range(0, len(rows), _BLOCK_PIXELS):
         block = rows[start : start + _BLOCK_PIXELS].T
-        for colour, plane in enumerate(change(block)):
+        for colour, plane in enumerate(transform_planes(block)):
             out[start : start + _BLOCK_PIXELS, colour] = plane
     return out.reshape(pixels.shape)
 

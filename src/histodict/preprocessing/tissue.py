@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 _UNIFORM_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
-_MARGIN_STRIP = 64  # rows or columns read together
+_MARGIN_STRIP_PX = 64  # rows or columns read together
 _MAX_FRAMES = 2  # nested margins of different colours
 _MAX_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
 
@@ -141,8 +141,8 @@ def _read_strips(
 
     For `axis` and `is_last` see `_count_uniform_lines`.
     """
-    for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
-        stop = min(start + _MARGIN_STRIP, box[axis + 2])
+    for start in range(box[axis], box[axis + 2], _MARGIN_STRIP_PX):
+        stop = min(start + _MARGIN_STRIP_PX, box[axis + 2])
         part = box.copy()
         part[axis], part[axis + 2] = start, stop
         if is_last:
@@ -396,7 +396,7 @@ def _test_by_blocks(
 _SQUARE_PX = 256
 _STRIP_PX = 2048
 # Safety margin in pixels of the low level, which scanners may shift by about one pixel.
-_MARGIN_PIXELS = 2
+_MARGIN_PX = 2
 
 
 class _ReadableSource(Protocol):
@@ -426,7 +426,7 @@ class BackgroundMask:
         self, source: _ReadableSource, downsample: float, threshold: TissueThreshold
     ) -> None:
         width, height = source.size
-        self._margin = math.ceil(_MARGIN_PIXELS * downsample)
+        self._margin = math.ceil(_MARGIN_PX * downsample)
         n_rows, n_columns = -(-height // _SQUARE_PX), -(-width // _SQUARE_PX)
         self.possible_tissue = np.zeros((n_rows, n_columns), bool)
         for y in range(0, height, _STRIP_PX):
