@@ -405,9 +405,9 @@ def run_evaluation(
     seeds: Sequence[int],
     execution: ExecutionOptions,
 ) -> list[EvaluationResult]:
-    """Run all combinations of plan, split and seed; load those with results in `folder`.
+    """Run all combinations of plan, split and seed, without writing tables.
 
-    Unlike `evaluate`, this function writes no tables.
+    Results that are stored in `folder` are loaded.
     """
     return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, execution)
 

@@ -151,7 +151,10 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of patches from `count_patches`; detected regions give `operating`."""
+    """Return the ROC curve of patches from `count_patches`.
+
+    `RocCurve.operating` contains the rates of the detected regions.
+    """
     tp, fn, fp, tn = counts[:, :_N_COUNTS].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     false_negative_rate, specificity = (

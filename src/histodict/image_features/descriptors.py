@@ -156,14 +156,14 @@ THUMBNAIL_PX = 32
 
 
 def luminance_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a grey thumbnail as a unit vector (SIDE_PX²,), and the names of its entries."""
+    """Return a grey thumbnail as a unit vector (THUMBNAIL_PX²,), and the names of its entries."""
     return _normalize(
         area_means(luminance(check_pixels(pixels)), THUMBNAIL_PX).ravel()
     ), _name_pixels("grey")
 
 
 def plane_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a thumbnail as a unit vector (3·SIDE_PX²,), and the names of its entries.
+    """Return a thumbnail as a unit vector (3·THUMBNAIL_PX²,), and the names of its entries.
 
     The vector contains the three colour planes one after another.
     """
