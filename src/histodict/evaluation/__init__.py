@@ -272,7 +272,7 @@ class Evaluation:
     def classes(self) -> list[str]:
         """Tested classes; if there are two, the second is positive.
 
-        If regions are detected, the classes are tissue outside and inside of regions.
+        If regions are detected, the second class is the region.
         """
         if self.region is not None:
             return region_classes(self.manifest, self.region)
