@@ -234,7 +234,7 @@ def run(package: str, sample: int, jobs: int, folder: Path, deadline: float) -> 
         if not set(path.parts) & set(_EXCLUDED_FOLDERS)
         for mutant in mutants_of(path)
     ]
-    drawn = random.Random(package).sample(everything, min(sample, len(everything)))
+    sample_mutants = random.Random(package).sample(everything, min(sample, len(everything)))
     results = folder / f"{package}.jsonl"
     known = {r["name"] for r in read_results(results)}
     traced = trace_tests(package, jobs, folder)
@@ -257,7 +257,7 @@ def run(package: str, sample: int, jobs: int, folder: Path, deadline: float) -> 
             file.flush()
 
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, drawn))
+            list(pool.map(work, sample_mutants))
 
 
 def read_results(path: Path) -> list[dict[str, object]]:
