@@ -186,7 +186,7 @@ def test_peak_memory_includes_inner_runs(sides, monkeypatch):
 
 def test_damaged_map_is_treated_as_missing(sides, tmp_path):
     made = RunCache(tmp_path / "kept").run(run_of(sides))
-    made.maps.mkdir(exist_ok=True)
-    (made.maps / "0.npz").write_bytes(b"no map")
+    made.map_folder.mkdir(exist_ok=True)
+    (made.map_folder / "0.npz").write_bytes(b"no map")
     with pytest.warns(UserWarning, match="damaged map is not shown"):
         assert made.load_map(0) is None
