@@ -203,7 +203,7 @@ def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
     (folder / "a" / "1.png").symlink_to(tmp_path / "secret.png")
     assert find_dataset(user, sources, dataset.id).index is dataset.index
     for read in (
-        lambda: dataset.image(short_id("a/1.png")),
+        lambda: dataset.find_image(short_id("a/1.png")),
         lambda: add_correction(dataset, short_id("a/1.png"), "y", [0, 0, 50, 50]),
         lambda: training_manifest(dataset),
     ):
@@ -211,7 +211,7 @@ def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
             read()
 
     def thumbnail(record):
-        sources.check(record)
+        sources.check_record(record)
         raise AssertionError("it was let through")
 
     assert "outside" in summarize_image(dataset.manifest.records[0], thumbnail).reason
@@ -225,10 +225,10 @@ def test_outlines_outside_the_folders_are_not_read(sources, folder, tmp_path):
         AnnotationFile(path) for path in (folder / "inside.xml", tmp_path / "secret.xml")
     )
     record = ImageRecord(folder / "a" / "1.png", "", "1", annotations=own)
-    assert sources.check(record) is record
+    assert sources.check_record(record) is record
     for other in (replace(record, annotations=secret), replace(record, region_of_interest=secret)):
         with pytest.raises(ForbiddenFileError):
-            sources.check(other)
+            sources.check_record(other)
 
 
 def test_table_that_links_outside_is_refused(sources, folder, tmp_path):

@@ -34,7 +34,7 @@ from ..utils.text_io import write_checked_json
 from .schema import Json
 from .workspace import (
     DamagedFileError,
-    Kind,
+    JsonType,
     UserWorkspace,
     is_id,
     new_id,
@@ -52,11 +52,11 @@ _POLL_INTERVAL = 0.3
 _WORKER_MODULE = "histodict.web.worker"
 _LOG_LINES = 6
 _MAX_NAME = 80
-_FILE_FIELDS: dict[str, dict[str, Kind]] = {
+_FILE_FIELDS: dict[str, dict[str, JsonType]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
 }
-_REQUEST_FIELDS: dict[str, Kind] = {
+_REQUEST_FIELDS: dict[str, JsonType] = {
     "kind": str,
     "made": (int, float),
     "name": str,
@@ -65,7 +65,7 @@ _REQUEST_FIELDS: dict[str, Kind] = {
     "records": list,
 }
 # Further fields of requests by kind.
-_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Kind]] = {
+_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, JsonType]] = {
     TRAIN: {
         "recipe": dict,
         "seed": int,
@@ -77,7 +77,7 @@ _REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Kind]] = {
     },
     MAP: {"model": str, "folder": str},
 }
-_RESULT_FIELDS: dict[str, Kind] = {"classes": list, "images": list, "operating_point": object}
+_RESULT_FIELDS: dict[str, JsonType] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name given by the user, or else that of the request."""
+        """Name chosen by the user, or else the name in the request."""
         try:
             return str(_read(self.folder / "name.json")["name"])
         except FileNotFoundError:
@@ -175,15 +175,15 @@ class Job:
                 "error": f"{error}, or resume the training",
             }
 
-    def end_run(self, run: int, state: str, error: str = "") -> None:
+    def end_run(self, run_number: int, state: str, error: str = "") -> None:
         """Set the state after a run, unless the job was cancelled or restarted in the meantime."""
         now = self.state()
-        if (now["state"], now["run"]) == (RUNNING, run):
-            self.set_state(state, run, error)
+        if (now["state"], now["run"]) == (RUNNING, run_number):
+            self.set_state(state, run_number, error)
 
-    def set_state(self, state: str, run: int, error: str = "") -> None:
+    def set_state(self, state: str, run_number: int, error: str = "") -> None:
         """Write the state of the job, with the number of its run and the current time."""
-        content = {"state": state, "run": run, "at": time.time(), "error": error}
+        content = {"state": state, "run": run_number, "at": time.time(), "error": error}
         write_checked_json(self.folder / "state.json", content)
 
     def progress(self) -> list[Json]:
@@ -230,12 +230,12 @@ def _read(path: Path) -> Json:
 
 
 @lru_cache(maxsize=20_000)
-def _read_cached(path: Path, *version: int) -> Json:
+def _read_cached(path: Path, *signature: int) -> Json:
     return read_fields(path, _FILE_FIELDS[path.name])
 
 
 @lru_cache(maxsize=10_000)
-def _read_summary(path: Path, *version: int) -> Json:
+def _read_summary(path: Path, *signature: int) -> Json:
     request = Job(path.parent).request
     copied = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in copied} | {
@@ -458,10 +458,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
-def _failure_reason(job: Job, code: int | None) -> str:
-    if code is None:
+def _failure_reason(job: Job, exit_code: int | None) -> str:
+    if exit_code is None:
         return "The work was interrupted: the computer or the process was stopped."
     message = "The worker process ended unexpectedly"
-    if code < 0:
-        message += f" (signal {-code}; 9 often means that memory ran out)"
+    if exit_code < 0:
+        message += f" (signal {-exit_code}; 9 often means that memory ran out)"
     return f"{message}. All finished steps are stored.\n{job.log_tail()}".strip()

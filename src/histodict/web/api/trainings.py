@@ -49,8 +49,9 @@ def list_choices(
 
     Parameters
     ----------
-    request : request
-    preset, method : name of the preset and of the method
+    request : API request
+    preset : name of the preset
+    method : name of the method
     regions : class whose regions are detected; empty to classify images
     """
     plan = make_preset_plan(preset, method, regions=bool(regions))
@@ -95,12 +96,15 @@ def start_training(
 
     Parameters
     ----------
-    request : request
+    request : API request
     data : id of the data set
-    parent : id of a training whose plan and test patients are used, in place of other options
+    parent : id of a training whose plan and test patients are used, in place of the options below
     skip_bad : whether unreadable images are excluded
-    method, preset, settings : names of method and preset, and changed settings of the preset
-    regions, seed, test_folds, test_patients : see `TrainingSettings`
+    method : name of the method
+    preset : name of the preset; None for the default
+    regions : class whose regions are detected; None to classify images
+    settings : settings of the preset that are changed, with their new values
+    seed, test_folds, test_patients : see `TrainingSettings`
     """
     dataset = find_dataset(request.user, request.context.indexes, data)
     earlier = find_job(request.user, parent) if parent else None
@@ -192,7 +196,7 @@ def get_job(request: ApiRequest) -> Json:
 
 
 def _describe_training(job: Job) -> str:
-    """Return a line that describes a training; empty for other jobs."""
+    """Return a description of a training in one line; empty for other jobs."""
     request = job.request
     if request["kind"] != "train":
         return ""
