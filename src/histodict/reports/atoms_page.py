@@ -129,7 +129,7 @@ def _background(
     return np.full(shape, _BLANK_GREY, np.float64), scale
 
 
-_MAX_LISTED = 12  # number of confounded atoms described individually
+_MAX_LISTED_ATOMS = 12  # number of confounded atoms described individually
 
 
 def write_atoms_page(
@@ -170,8 +170,8 @@ def write_atoms_page(
         "confounding_summary": confounding_summary(report, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
         "confounding_rule": confounding_rule(report),
-        "confounded": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED]],
-        "n_more_confounded": max(0, len(report.confounding) - _MAX_LISTED),
+        "confounded": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED_ATOMS]],
+        "n_more_confounded": max(0, len(report.confounding) - _MAX_LISTED_ATOMS),
         "confounded_labels": ",".join(atom.label for atom in report.confounding),
         "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,

@@ -61,7 +61,7 @@ class Figures:
             reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
                 self._draw_and_save(
-                    intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference
+                    intervals_svg, _to_file_name(metric), rows, metric, (0.5, 1.0), reference
                 )
             )
         return charts
@@ -169,7 +169,7 @@ class Figures:
         mosaics = []
         for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
-            with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
+            with atomic_write(self.folder / f"bases-{i}-{_to_file_name(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")
             mosaics.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
         return mosaics
@@ -185,7 +185,7 @@ def _estimate(row: Row, name: str) -> ChartEstimate:
     return ChartEstimate(name, row["value"], row["low"], row["high"])
 
 
-def _slug(name: str) -> str:
+def _to_file_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

@@ -27,7 +27,7 @@ from ..patches.patch_map import NO_TISSUE, PatchMap, Ring
 from ..patches.rendering import draw_overlay, jpeg_data_uri
 from ..utils.text_io import Row, pluralize
 
-DISPLAY_PX = 300
+DISPLAY_PX = 300  # longer side of displayed images
 # Pages with more images open slowly; further images are listed by name.
 _MAX_ERROR_IMAGES = 150
 
@@ -167,7 +167,7 @@ def patient_errors(
         images = _group_predictions(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
         cards = [
-            _image_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
+            _image_values(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
         ]
         counts = [_count_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
@@ -194,7 +194,7 @@ def _count_errors(predictions: Sequence[ImageResult], method: str) -> tuple[str,
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _image_card(
+def _image_values(
     evaluation: Evaluation, predictions: Sequence[ImageResult], with_image: bool
 ) -> dict[str, Any]:
     record = predictions[0].record
@@ -428,7 +428,7 @@ def describe_set_sizes(evaluation: Evaluation, subset: str) -> str:
     return f"{format_range(map(len, positions))} images of {format_range(n_patients)} patients"
 
 
-_MAX_REGION_IMAGES = 24  # the table has all images
+_MAX_REGION_IMAGES = 24  # images shown with a patch map; the table has all images
 
 
 @dataclass(frozen=True)
@@ -504,12 +504,12 @@ def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> lis
         _group_by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )
     return [
-        _region_card(evaluation, of_image, rank < _MAX_REGION_IMAGES)
+        _region_image_values(evaluation, of_image, rank < _MAX_REGION_IMAGES)
         for rank, of_image in enumerate(images)
     ]
 
 
-def _region_card(
+def _region_image_values(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].prediction.record

@@ -255,7 +255,7 @@ def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
 
 
 _CONTEXT_SCALE = 4  # width of the displayed square in patch widths
-_DISPLAY_PX = 144
+_DISPLAY_PX = 144  # side of a displayed patch image
 _OUTSIDE_RGB = np.array((238, 242, 245), np.uint8)  # colour outside the image
 
 

@@ -34,11 +34,11 @@ from .schema import Json
 from .workspace import damaged_file_error, read_json, short_id
 
 _THUMBNAIL_PX = 32
-_MIN_SIMILARITY = 0.97
+_MIN_SIMILARITY = 0.97  # of likely duplicates
 _MIN_CONTRAST = 2.0  # grey levels; below it, an image is blank and similar to all blank ones
-_MAX_COMPARED = 5000
+_MAX_COMPARED = 5000  # images
 _MAX_CLASS_RATIO = 3  # of the numbers of images of the largest and the smallest class
-_MAX_NAMES = 4
+_MAX_NAMES = 4  # in a warning
 _MAX_CHECKS = 32  # in the cache, of all users
 _MAX_WAIT = 0.2  # seconds for which a check yields to requests
 _POLL_INTERVAL = 0.01  # seconds
@@ -46,7 +46,7 @@ _UNKNOWN_PIXEL_SIZE = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
-class ImageSummary:
+class ImageCheck:
     """Result of the check of an image.
 
     Attributes
@@ -63,9 +63,9 @@ class ImageSummary:
     reason: str = ""
 
 
-def summarize_image(
+def check_image(
     record: ImageRecord, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
-) -> ImageSummary:
+) -> ImageCheck:
     """Return a grey thumbnail and the pixel size of an image, or why it cannot be read.
 
     Parameters
@@ -81,10 +81,10 @@ def summarize_image(
             )
         size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).at(record.path)
     except Exception as error:
-        return ImageSummary(record, None, reason=failure_reason(error))
+        return ImageCheck(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
     bad = check_readable([record], 1).unusable if record.has_regions else []
-    return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
+    return ImageCheck(record, None, reason=bad[0][1]) if bad else ImageCheck(record, grey, size)
 
 
 def manifest_warnings(manifest: Manifest) -> list[str]:
@@ -116,13 +116,13 @@ def _shorten_paths(root: Path, text: str) -> str:
     return message or text
 
 
-def image_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
+def image_warnings(manifest: Manifest, image_checks: list[ImageCheck]) -> list[str]:
     """Return warnings about pixel sizes and likely duplicates among the checked images."""
-    return [*_pixel_size_warnings(summaries), *_duplicate_warnings(manifest, summaries)]
+    return [*_pixel_size_warnings(image_checks), *_duplicate_warnings(manifest, image_checks)]
 
 
-def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
-    sizes = [summary.size.mpp for summary in summaries if not summary.reason]
+def _pixel_size_warnings(image_checks: list[ImageCheck]) -> list[str]:
+    sizes = [image_check.size.mpp for image_check in image_checks if not image_check.reason]
     known = [mpp for mpp in sizes if mpp is not None]
     n_unknown = len(sizes) - len(known)
     unknown = f"The pixel size of {n_unknown} of {pluralize(len(sizes), 'image')} is unknown"
@@ -145,16 +145,18 @@ def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
     return []
 
 
-def count_pixel_sizes(summaries: list[ImageSummary]) -> list[Json]:
+def count_pixel_sizes(image_checks: list[ImageCheck]) -> list[Json]:
     """Return the number of images per pixel size and its origin, the most common first."""
-    counts = Counter(summary.size for summary in summaries if not summary.reason)
+    counts = Counter(image_check.size for image_check in image_checks if not image_check.reason)
     return [{"mpp": s.mpp, "from": s.origin, "n_images": n} for s, n in counts.most_common()]
 
 
-def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
-    compared = [summary for summary in summaries if summary.grey is not None][:_MAX_COMPARED]
+def _duplicate_warnings(manifest: Manifest, image_checks: list[ImageCheck]) -> list[str]:
+    compared = [image_check for image_check in image_checks if image_check.grey is not None][
+        :_MAX_COMPARED
+    ]
     pairs = find_likely_duplicates(
-        [summary.grey for summary in compared if summary.grey is not None]
+        [image_check.grey for image_check in compared if image_check.grey is not None]
     )
     if not pairs:
         return []
@@ -199,6 +201,7 @@ def find_likely_duplicates(thumbnails: list[NDArray[np.float32]]) -> list[tuple[
 
 
 def _join_first(names: list[str]) -> str:
+    """Join the first names, and append the number of further names."""
     rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return "; ".join(names[:_MAX_NAMES]) + rest
 
@@ -210,7 +213,7 @@ class CheckReport:
     Attributes
     ----------
     manifest : checked images
-    summaries : results of the images checked so far
+    image_checks : results of the images checked so far
     warnings : findings about the whole set
     errors : errors that prevent training on these images
     is_complete : whether the check is complete
@@ -218,7 +221,7 @@ class CheckReport:
     """
 
     manifest: Manifest
-    summaries: list[ImageSummary] = field(default_factory=list)
+    image_checks: list[ImageCheck] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     is_complete: bool = False
@@ -226,7 +229,7 @@ class CheckReport:
 
     def unreadable_images(self, manifest: Manifest) -> list[dict[str, str]]:
         """Return a dictionary with "name" and "reason" for each unreadable image."""
-        bad = (summary for summary in list(self.summaries) if summary.reason)
+        bad = (image_check for image_check in list(self.image_checks) if image_check.reason)
         return [unreadable_image_to_json(manifest, s.record, s.reason) for s in bad]
 
 
@@ -299,12 +302,12 @@ class BackgroundChecks:
         return {
             "check": key,
             "ready": is_complete,
-            "seen": len(report.summaries),
+            "seen": len(report.image_checks),
             "of": len(report.manifest.records),
             "warnings": report.warnings,
             "refused": report.errors,
             "bad": report.unreadable_images(report.manifest),
-            "sizes": count_pixel_sizes(list(report.summaries)) if is_complete else [],
+            "sizes": count_pixel_sizes(list(report.image_checks)) if is_complete else [],
         }
 
     def _check(
@@ -318,12 +321,16 @@ class BackgroundChecks:
             if self._is_closed or report.is_obsolete:
                 return
             self._yield_to_requests()
-            report.summaries.append(summarize_image(record, thumbnail, mpp))
-        report.warnings = image_warnings(manifest, report.summaries)
+            report.image_checks.append(check_image(record, thumbnail, mpp))
+        report.warnings = image_warnings(manifest, report.image_checks)
         # Dropping the thumbnails frees megabytes.
-        report.summaries = [replace(summary, grey=None) for summary in report.summaries]
+        report.image_checks = [
+            replace(image_check, grey=None) for image_check in report.image_checks
+        ]
         try:
-            readable = [i for i, summary in enumerate(report.summaries) if not summary.reason]
+            readable = [
+                i for i, image_check in enumerate(report.image_checks) if not image_check.reason
+            ]
             check_duplicates_by_content(manifest.select(readable))
         except (ValueError, OSError) as error:
             report.errors = [str(error)]

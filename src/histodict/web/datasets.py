@@ -403,7 +403,7 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 RECORD_BYTES = 1000  # approximate memory per record
 _MAX_CACHE_BYTES = 256 * 2**20
 # Resolution of time stamps: a file changed within this time may change again without a new one.
-_TIME_STEP = 2.0  # seconds
+_TIMESTAMP_RESOLUTION = 2.0  # seconds
 NO_LABELS_NOTE = ": these images have no labels; they are trained from annotations"
 
 FileState = tuple[int, int, int] | None
@@ -491,7 +491,7 @@ class DatasetIndexCache:
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in file_states.values())
-        are_states_final = started - newest / 1e9 > _TIME_STEP
+        are_states_final = started - newest / 1e9 > _TIMESTAMP_RESOLUTION
         names_by_id = dict(zip(ids, names, strict=True))
         index = DatasetIndex(manifest, by_id, names_by_id, file_states, are_states_final)
         return index, RECORD_BYTES * len(by_id)

@@ -48,10 +48,10 @@ IMPORTED = "opened"  # kind of a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
-_POLL_INTERVAL = 0.3
+_POLL_INTERVAL = 0.3  # seconds
 _WORKER_MODULE = "histodict.web.worker"
-_LOG_LINES = 6
-_MAX_NAME = 80
+_N_LOG_LINES = 6
+_MAX_NAME_LENGTH = 80
 _FILE_FIELDS: dict[str, dict[str, JsonType]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
@@ -95,7 +95,7 @@ class Job:
     def name(self) -> str:
         """Name chosen by the user, or else the name in the request."""
         try:
-            return str(_read(self.folder / "name.json")["name"])
+            return str(_read_job_file(self.folder / "name.json")["name"])
         except FileNotFoundError:
             pass
         except (OSError, DamagedFileError) as error:
@@ -105,8 +105,8 @@ class Job:
     def rename(self, name: str) -> None:
         """Set the name of the job."""
         name = " ".join(name.split())
-        if not 0 < len(name) <= _MAX_NAME:
-            raise ValueError(f"the name must have 1 to {_MAX_NAME} characters")
+        if not 0 < len(name) <= _MAX_NAME_LENGTH:
+            raise ValueError(f"the name must have 1 to {_MAX_NAME_LENGTH} characters")
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
@@ -160,7 +160,7 @@ class Job:
         the file is unreadable, the state is "failed".
         """
         try:
-            return dict(_read(self.folder / "state.json"))
+            return dict(_read_job_file(self.folder / "state.json"))
         except FileNotFoundError:
             if self.model_file.exists():  # the state was lost after the job had started
                 lost = "the record of the progress is lost: resume the training"
@@ -222,15 +222,16 @@ class Job:
         """Return the last lines of the worker's output."""
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
+        return "\n".join(text.strip().splitlines()[-_N_LOG_LINES:])
 
 
-def _read(path: Path) -> Json:
-    return _read_cached(path, *stat_signature(path))
+def _read_job_file(path: Path) -> Json:
+    """Read a JSON file of a job; the content is cached until the file changes."""
+    return _read_fields_cached(path, *stat_signature(path))
 
 
 @lru_cache(maxsize=20_000)
-def _read_cached(path: Path, *signature: int) -> Json:
+def _read_fields_cached(path: Path, *signature: int) -> Json:
     return read_fields(path, _FILE_FIELDS[path.name])
 
 
@@ -373,6 +374,7 @@ class JobQueue:
                 warn_once(f"the state of the trainings cannot be checked: {error}")
 
     def _update_jobs(self) -> None:
+        """Update the states of all jobs, and start the next one or stop a map for a training."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -395,6 +397,7 @@ class JobQueue:
             job.end_run(job.state()["run"], WAITING)
 
     def _update_state(self, job: Job) -> None:
+        """Store the failure of a job whose worker has died; remove an ended job from the queue."""
         process = self._processes.get(job.id)
         is_dead = process.poll() is not None if process else _is_orphaned(job)
         state = job.state()  # read after the check: a worker writes its last state, then ends

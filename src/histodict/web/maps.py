@@ -50,7 +50,7 @@ from .datasets import DatasetSettings
 from .schema import Json, OverlapCounts
 from .workspace import DamagedFileError, JsonType, read_fields, short_id, warn_once
 
-_MAX_OUTLINES = 400
+_MAX_OUTLINES = 400  # of regions in an image
 _FORMAT_VERSION = 8  # of the stored files; increase it when their content changes
 _PREDICTION_FIELDS: dict[str, JsonType] = {
     "answer": object,
@@ -182,11 +182,10 @@ def load_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> Pat
         raise ValueError(f"{error}: open the image again to compute a new map") from error
 
 
-def _check_has_map(folder: Path, record: ImageRecord, mpp: float | None) -> Json:
+def _check_has_map(folder: Path, record: ImageRecord, mpp: float | None) -> None:
     prediction = load_prediction(folder, record, mpp)
     if prediction is None or prediction["grid"] is None:
         raise KeyError("this image has no patch map yet")
-    return prediction
 
 
 # --- changed decision threshold -------------------------------------------------------------------
@@ -199,7 +198,7 @@ def apply_threshold(
 
     Parameters
     ----------
-    model : model with another threshold than in the stored prediction
+    model : model, whose threshold may differ from that of the stored prediction
     stored : prediction as returned by `load_prediction`
     patch_map : stored patch map; None if there is none
     path : image file
@@ -268,7 +267,7 @@ def region_outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> 
 # --- difference of two maps -----------------------------------------------------------------------
 
 
-_UNCHANGED_COLOUR = (135, 149, 161, 70)  # grey, weak
+_UNCHANGED_COLOUR = (135, 149, 161, 70)  # translucent grey (RGBA)
 
 
 @dataclass(frozen=True)
@@ -451,8 +450,8 @@ def mask_outlines(record: ImageRecord, size: tuple[int, int]) -> list[list[float
 
 TILE_PX = 512
 _THUMBNAIL_PX = 220
-_TILE_BYTES = 96 * 2**20  # encoded tiles
-_PIXEL_BYTES = 768 * 2**20  # open images
+_MAX_TILE_BYTES = 96 * 2**20  # of cached encoded tiles
+_MAX_IMAGE_BYTES = 768 * 2**20  # of cached open images
 
 
 def count_levels(size: tuple[int, int]) -> int:
@@ -466,8 +465,8 @@ class TileCache:
     def __init__(self, folder: Path) -> None:
         """Create the caches; thumbnails are stored in `folder`."""
         self._folder = folder
-        self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
-        self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
+        self._sources: LRUCache[ImageSource] = LRUCache(_MAX_IMAGE_BYTES)
+        self._tiles: LRUCache[bytes] = LRUCache(_MAX_TILE_BYTES)
         self._locks = LocksByKey()
 
     def open(self, record: ImageRecord) -> ImageSource:

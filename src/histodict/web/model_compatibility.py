@@ -158,12 +158,12 @@ def _import_file(job: Job, path: Path) -> None:
     """Copy a model file to the folder of a job, check the copy, and write the job's request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
-    model = _load_copy(job.model_file, path.name)
+    model = _load_model_copy(job.model_file, path.name)
     job.set_state(DONE, 0)
     write_checked_json(job.folder / "job.json", _imported_model_request(path, model))
 
 
-def _load_copy(copy: Path, name: str) -> Model:
+def _load_model_copy(copy: Path, name: str) -> Model:
     try:
         return load_model(copy)
     except (ValueError, OSError, ImportError, MemoryError) as error:

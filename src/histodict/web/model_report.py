@@ -57,7 +57,7 @@ from .schema import (
 )
 from .training import manifest_from_request
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]]  # test images with their predictions
 
 
 def summarize_scores(
@@ -167,7 +167,7 @@ def accuracy_difference(
     return {"value": comparison.difference, "low": comparison.low, "high": comparison.high}
 
 
-_N_EXAMPLES = 6
+_N_EXAMPLES = 6  # images with maps in the report
 _UNTESTED = "none: the accuracy is unknown"
 _STATUS_LABELS: dict[CorrectionStatus, str] = {
     "learnt": "used for training",
@@ -493,39 +493,37 @@ def applied_corrections(request: Json) -> list[UsedCorrection]:
 
 def compare_with_parent(job: Job, results: Json | None, parent: Job) -> ParentComparison | None:
     """Return the comparison of a training with its parent; None if either has no results."""
-    earlier = parent.results()
-    if results is None or earlier is None:
+    parent_results = parent.results()
+    if results is None or parent_results is None:
         return None
-    masks, earlier_masks = _mask_paths(job), _mask_paths(parent)
-    earlier_rows = {row["image"]: row for row in earlier["images"]}
-    common = [row for row in results["images"] if row["image"] in earlier_rows]
+    masks, parent_masks = _mask_paths(job), _mask_paths(parent)
+    parent_rows = {row["image"]: row for row in parent_results["images"]}
+    common = [row for row in results["images"] if row["image"] in parent_rows]
     rows = [
         _compare_rows(
-            row,
-            earlier_rows[row["image"]],
-            masks.get(row["name"]) == earlier_masks.get(row["name"]),
+            row, parent_rows[row["image"]], masks.get(row["name"]) == parent_masks.get(row["name"])
         )
         for row in common
     ]
     return {
         "id": parent.id,
         "name": parent.name,
-        "operating_point": earlier["operating_point"],
+        "operating_point": parent_results["operating_point"],
         "images": rows,
         "difference": accuracy_difference(rows, [row["patient"] for row in common]),
     }
 
 
-def _compare_rows(row: Json, earlier: Json, has_same_mask: bool) -> ComparedImage:
+def _compare_rows(row: Json, parent_row: Json, has_same_mask: bool) -> ComparedImage:
     return {
         "image": row["image"],
         "name": row["name"],
         "label": row["label"],
-        "label_before": earlier["label"],
+        "label_before": parent_row["label"],
         "answer": row["answer"],
-        "answer_before": earlier["answer"],
+        "answer_before": parent_row["answer"],
         "overlap": row.get("overlap"),
-        "overlap_before": earlier.get("overlap") if has_same_mask else None,
+        "overlap_before": parent_row.get("overlap") if has_same_mask else None,
     }
 
 

@@ -117,7 +117,7 @@ class ConcurrencyLimits:
 
 
 _MAX_BODY_BYTES = 64 * 1024  # of a JSON body
-_TOO_LARGE = (
+_TOO_LARGE_MESSAGES = (
     "the file is too large: export fewer objects",
     "the request is too large: open files from the data folders instead of uploading them",
 )
@@ -360,7 +360,7 @@ async def _read_content(request: Request, max_bytes: int, is_json: bool) -> byte
             parts.append(part)
             n_bytes += len(part)
             if n_bytes > max_bytes:
-                raise ValueError(_TOO_LARGE[is_json])
+                raise ValueError(_TOO_LARGE_MESSAGES[is_json])
     return b"".join(parts)
 
 

@@ -66,7 +66,7 @@ LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
 CSRF_HEADER = "x-histodict"
 TOKEN_NEEDED = "a token is needed: open the link that `histodict serve` printed for you"
-_HEADERS = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -105,7 +105,7 @@ class AuthMiddleware:
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -160,7 +160,7 @@ _SWITCH_INTERVAL = 0.001
 _GC_THRESHOLD = 20_000, 20, 20  # allocations and collections, see gc.set_threshold
 _GRACE_PERIOD = 1.0  # seconds for unfinished requests after a signal
 _MAX_SHUTDOWN = 4.0  # seconds after a signal until the process is ended
-_STATIC = Path(str(files(__package__) / "static"))
+_STATIC_FOLDER = Path(str(files(__package__) / "static"))
 
 
 def make_app(
@@ -223,12 +223,12 @@ def _routes() -> list[BaseRoute]:
         *api_annotate.ROUTES,
         *api_viewer.COMPARE_ROUTES,
         *api_annotate.SUGGEST_ROUTES,
-        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/static", StaticFiles(directory=_STATIC_FOLDER)),
     ]
 
 
 async def _front_page(request: Request) -> Response:
-    return FileResponse(_STATIC / "index.html")
+    return FileResponse(_STATIC_FOLDER / "index.html")
 
 
 def _demo_folder(workspace: Path) -> Path:

@@ -37,7 +37,7 @@ from .schema import Json
 from .training import manifest_from_request, split_training_and_test
 from .workspace import short_id
 
-_POLL_INTERVAL = 0.1
+_POLL_INTERVAL = 0.1  # seconds
 _UNKNOWN_LABEL = "not known"  # true label of an image whose mask has become unreadable
 _NICENESS = 10  # about a tenth of a core while the server needs it, all of it otherwise
 

@@ -156,7 +156,7 @@ def _write_secret(path: Path, text: str) -> None:
 # --- data folders ---------------------------------------------------------------------------------
 
 
-_MAX_ENTRIES = 500
+_MAX_ENTRIES = 500  # of each kind, listed for a folder
 
 
 class ForbiddenFileError(PermissionError):

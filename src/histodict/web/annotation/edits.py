@@ -49,7 +49,7 @@ from .store import (
 from .store import write_classes as _write_classes
 
 _WRITE_LOCK = threading.Lock()  # serialises changes
-_MAX_POINTS = 20_000  # ten times as many as the page sends after thinning
+_MAX_POINTS = 20_000  # of a stroke; ten times as many as the page sends
 _MAX_COORDINATE = 1e7  # pixels
 
 
@@ -158,7 +158,7 @@ def apply_stroke(
             raise ValueError("there is nothing to erase here")
         return store.with_change(removed, added)
 
-    return _apply_change(dataset, image, change)
+    return _edit_store(dataset, image, change)
 
 
 def _subtract(
@@ -186,22 +186,22 @@ def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object)
         new["id"], new["label"] = new_id(), class_id
         return store.with_change([old], [new])
 
-    return _apply_change(dataset, image, change)
+    return _edit_store(dataset, image, change)
 
 
 def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
     """Remove a shape from an image, and return the changed annotations."""
-    return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
+    return _edit_store(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
 def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
     """Undo the last change of an image's annotations; return the changed annotations."""
-    return _apply_change(dataset, image, AnnotationStore.undo)
+    return _edit_store(dataset, image, AnnotationStore.undo)
 
 
 def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
     """Redo the last undone change of an image's annotations; return the changed annotations."""
-    return _apply_change(dataset, image, AnnotationStore.redo)
+    return _edit_store(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
@@ -226,9 +226,10 @@ def import_annotations(
     return store
 
 
-def _apply_change(
+def _edit_store(
     dataset: Dataset, image: str, change: Callable[[AnnotationStore], AnnotationStore]
 ) -> AnnotationStore:
+    """Apply the function `change` to the annotations of an image; write and return the result."""
     with _WRITE_LOCK:
         store = change(AnnotationStore.read(dataset.folder, image))
         store.write(dataset.folder, image)

@@ -149,8 +149,8 @@ def _with_neighbours(
 # --- annotations ----------------------------------------------------------------------------------
 
 
-_MAX_CHUNKS = 30  # of a viewport, the central ones
-_CHUNKS_PER_SHAPE, _CHUNKS_PER_IMAGE = 4, 24  # maxima for training
+_MAX_CHUNKS = 30  # chunks of a viewport that are predicted, the central ones
+_MAX_CHUNKS_PER_SHAPE, _MAX_CHUNKS_PER_IMAGE = 4, 24  # for training
 _MAX_SAMPLES = 2000  # per class
 _MIN_OPACITY = 0.25  # opacity of a patch with equal probabilities
 
@@ -175,16 +175,16 @@ class AnnotatedImage:
         chunks: dict[str, Chunk] = {}
         for shape in reversed(self.shapes):
             touched = self._overlapping_chunks(shape)
-            step = -(-len(touched) // _CHUNKS_PER_SHAPE) or 1
+            step = -(-len(touched) // _MAX_CHUNKS_PER_SHAPE) or 1
             chunks |= {repr(chunk): chunk for chunk in touched[::step]}
-            if len(chunks) >= _CHUNKS_PER_IMAGE:
+            if len(chunks) >= _MAX_CHUNKS_PER_IMAGE:
                 break
-        return list(chunks.values())[:_CHUNKS_PER_IMAGE]
+        return list(chunks.values())[:_MAX_CHUNKS_PER_IMAGE]
 
     def _overlapping_chunks(self, shape: Shape) -> list[Chunk]:
         """Return the chunks that contain a part of the shape, central ones first."""
         candidates = self.image.chunks_in_box(_shape_box(shape))
-        if len(candidates) <= _CHUNKS_PER_SHAPE:
+        if len(candidates) <= _MAX_CHUNKS_PER_SHAPE:
             return candidates
         step = self.image.grid.step
         y, x, side = (

@@ -38,11 +38,11 @@ Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y a
 Size = tuple[int, int]  # width, height
 Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # minimum (x, y) and maximum (x, y)
 
-_DIGITS = 1  # decimals to which corners are rounded
-_GRID = 10.0**-_DIGITS
+_N_DECIMALS = 1  # decimals to which corners are rounded
+_GRID_STEP = 10.0**-_N_DECIMALS  # of corner coordinates
 _MIN_AREA = 1.0  # of a polygon, in pixels
 _PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of simplification, in radii of the brush
-_POINTS_PER_PIECE = 50  # segments of a path that are buffered together
+_SEGMENTS_PER_PIECE = 50  # segments of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
@@ -55,8 +55,8 @@ def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Po
     """
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
-    starts = range(0, len(corners) - 1, _POINTS_PER_PIECE)
-    pieces = [shapely.LineString(corners[i : i + _POINTS_PER_PIECE + 1]) for i in starts]
+    starts = range(0, len(corners) - 1, _SEGMENTS_PER_PIECE)
+    pieces = [shapely.LineString(corners[i : i + _SEGMENTS_PER_PIECE + 1]) for i in starts]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
     return _to_polygons(_clip(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
@@ -105,7 +105,7 @@ def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list
     for polygon, is_near in zip(polygons, near, strict=True):
         geometry = _make_valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
         if geometry is not None and shapely.relate_pattern(geometry, cutter, "T********"):
-            cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID))
+            cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID_STEP))
         else:
             unchanged.append(polygon)
     return [*unchanged, *cut] if len(unchanged) < len(polygons) else None
@@ -128,8 +128,8 @@ def _boxes_overlap(one: Box, other: Box) -> bool:
 
 
 def _round_ring(ring: Ring) -> Ring:
-    """Round the points of a ring to `_DIGITS` decimals, and drop consecutive duplicates."""
-    ring = np.asarray(np.round(ring, _DIGITS), np.float64)
+    """Round the points of a ring to `_N_DECIMALS` decimals, and drop consecutive duplicates."""
+    ring = np.asarray(np.round(ring, _N_DECIMALS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
@@ -141,7 +141,7 @@ def _make_valid(polygon: Any) -> Any:
 
 
 def _clip(geometry: Any, size: Size) -> Any:
-    return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID)
+    return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID_STEP)
 
 
 def _to_polygons(geometry: Any) -> list[Polygon]:
@@ -154,7 +154,7 @@ def _to_polygons(geometry: Any) -> list[Polygon]:
     ]
 
 
-_MAX_NAME = 60
+_MAX_NAME_LENGTH = 60
 _MAX_CLASSES = 40
 _COLOUR = re.compile("#[0-9a-f]{6}")
 _CLASSES_FILE = "classes.json"
@@ -244,8 +244,8 @@ def _validate_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("the name of the class is empty")
     text = _normalized_name(name)
-    if not 0 < len(text) <= _MAX_NAME:
-        raise ValueError(f"the name of a class must have 1 to {_MAX_NAME} characters")
+    if not 0 < len(text) <= _MAX_NAME_LENGTH:
+        raise ValueError(f"the name of a class must have 1 to {_MAX_NAME_LENGTH} characters")
     invalid = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co")]
     if invalid:
         raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
@@ -277,7 +277,7 @@ def to_hex(rgb: Sequence[int]) -> str:
 # --- annotations of an image ----------------------------------------------------------------------
 
 
-_MAX_CHANGES = 100
+_MAX_UNDO_STEPS = 100
 MAX_SHAPES = 5000
 MAX_CORNERS = 500_000
 _MAX_HISTORY_CORNERS = 200_000  # of the history, which is written with every stroke
@@ -392,7 +392,7 @@ def _truncate_history(changes: list[Change]) -> list[Change]:
     """Return the latest changes, as many as the limits permit, and at least one."""
     n_corners = np.cumsum([_count_corners(old) + _count_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
-    return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
+    return changes[-max(1, min(n_last, _MAX_UNDO_STEPS)) :]
 
 
 def _count_corners(shapes: Sequence[Shape]) -> int:
@@ -425,7 +425,7 @@ def shape_polygons(shape: Shape) -> list[Polygon]:
 
 # Namespace of the ids of shapes in GeoJSON files, which are equal in every export.
 _ID_NAMESPACE = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")
-_MAX_FILE_NAME = 200  # characters of a file name in messages
+_MAX_FILE_NAME_LENGTH = 200  # characters of a file name in messages
 _MAX_INTERSECTING_OUTLINES = 150  # self-intersecting outlines in a file
 
 
@@ -446,7 +446,7 @@ class ImportedAnnotations:
         ValueError
             If the file is not GeoJSON, has no outlines, is too complex or belongs to another image.
         """
-        path = Path(name[-_MAX_FILE_NAME:] or "the file")
+        path = Path(name[-_MAX_FILE_NAME_LENGTH:] or "the file")
         annotations = read_geojson(path, data)
         annotations.select_outlines()  # raises ValueError without outlines
         _check_counts(path, annotations)
@@ -517,12 +517,12 @@ def _is_byte(value: Any) -> bool:
 def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
     """Return shapes as GeoJSON in ASCII, because QuPath may assume the encoding of the system."""
     class_by_id = {class_.id: class_ for class_ in classes}
-    features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
+    features = [_geojson_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)
     return f'{{"type":"FeatureCollection","features":[\n{text}\n]}}\n'.encode("ascii")
 
 
-def _feature(shape: Shape, class_: AnnotationClass) -> Json:
+def _geojson_feature(shape: Shape, class_: AnnotationClass) -> Json:
     polygons = [[[*ring, ring[0]] for ring in rings] for rings in shape["polygons"]]
     is_single = len(polygons) == 1
     return {

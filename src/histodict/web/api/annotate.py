@@ -154,6 +154,7 @@ def _make_edit(
     return edit
 
 
+# Handler of each edit, by name.
 EDITS: dict[str, Callable[[ApiRequest], Json | SlowResponse]] = {
     "draw": _draw_shape,
     "relabel": _make_edit(relabel_shape, "id", "label"),
@@ -275,9 +276,9 @@ ROUTES = [
 
 
 _MAX_COMPARED = 300  # images to compare; evenly spaced ones of a larger set
-_N_IMAGES = 6
-_N_REGIONS = 3
-_N_NEXT = 8  # images to predict next
+_N_SUGGESTED_IMAGES = 6
+_N_SUGGESTED_REGIONS = 3
+_N_IMAGES_TO_PREDICT = 8  # suggested to be predicted next
 _DESCRIPTOR_BYTES = 14 * 8 + 300  # approximate memory of a cached descriptor
 
 Item = TypeVar("Item")
@@ -305,7 +306,7 @@ def suggest_images(request: ApiRequest) -> Json:
     predicted = [index for index, margin in enumerate(margins) if margin is not None]
     unpredicted = [index for index, margin in enumerate(margins) if margin is None]
     to_predict = (
-        suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_NEXT)
+        suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_IMAGES_TO_PREDICT)
         if unpredicted
         else []
     )
@@ -313,7 +314,7 @@ def suggest_images(request: ApiRequest) -> Json:
         np.array([margins[index] for index in predicted], float),
         descriptors[predicted],
         known,
-        _N_IMAGES,
+        _N_SUGGESTED_IMAGES,
     )
     names = request.dataset.index.names
     return counts | {
@@ -394,7 +395,7 @@ def suggest_regions_of_image(request: ApiRequest) -> SlowResponse:
         source = request.context.tiles.open(request.record)
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         suggestions = suggest_regions(
-            displayed_map(request), source, list(labelled_boxes), _N_REGIONS, shapes
+            displayed_map(request), source, list(labelled_boxes), _N_SUGGESTED_REGIONS, shapes
         )
         return {
             "fields": [

@@ -41,7 +41,7 @@ from ..request import DOWNLOADS, ApiRequest, endpoint, image_response
 from ..schema import Json, ParentComparison, ScoreSummary
 from ..workspace import short_id
 
-_MAX_ATOMS = 40
+_MAX_SHOWN_ATOMS = 40  # per class
 _CONTEXT_SCALE = 5  # width of the displayed square in patch widths
 _PATCH_DISPLAY_PX = 150
 
@@ -117,7 +117,7 @@ def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
         {
             "name": name,
             "count": int((atoms.classes == i).sum()),
-            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_ATOMS].tolist(),
+            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_SHOWN_ATOMS].tolist(),
             "pictures": atoms.patch_px is not None or has_gallery,
         }
         for i, name in enumerate(model.class_names_)

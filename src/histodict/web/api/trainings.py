@@ -39,7 +39,7 @@ from ..training import (
 )
 
 _START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same training
-_MAX_SETTING_VALUE = 1e9  # larger values of any setting exceed the memory
+_MAX_SETTING_VALUE = 1e9  # larger values would exceed the memory
 
 
 def list_choices(
