@@ -197,7 +197,7 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
 
     Parameters
     ----------
-    path : HTML file to write; other files are written to the same folder
+    path : HTML file to write; other files are written to its folder
     evaluation : evaluation to report
     example : one of the trained models, whose atoms are shown; None to show no atoms
     """

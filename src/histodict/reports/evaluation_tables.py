@@ -370,7 +370,7 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
-    """Return whether images of one patient may be in both the training and the test set."""
+    """Return whether a split is by image, so that training and test set may share patients."""
     return any(split.by == "image" for split in evaluation.splits)
 
 

@@ -88,7 +88,7 @@ def check_image(
 
 
 def manifest_warnings(manifest: Manifest) -> list[str]:
-    """Return warnings about a manifest: its own, class imbalance, classes with one patient."""
+    """Return the manifest's warnings, and those about class imbalance and single patients."""
     warnings = [_shorten_paths(manifest.root, text) for text in manifest.warnings]
     counts = Counter(record.label for record in manifest.records if record.label)
     if counts and max(counts.values()) > _MAX_CLASS_RATIO * min(counts.values()):
@@ -108,7 +108,7 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
 
 
 def _shorten_paths(root: Path, text: str) -> str:
-    """Return a warning, "PATH: MESSAGE", with a subfolder relative to `root`, or without PATH."""
+    """Return a warning "PATH: MESSAGE" with PATH relative to `root`; drop other paths."""
     source, _, message = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():

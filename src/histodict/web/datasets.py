@@ -185,7 +185,7 @@ class Dataset:
 
     @property
     def correction_classes(self) -> list[str]:
-        """Classes of marked rectangles: `MASK_CLASSES` if images have masks, or else the labels."""
+        """Classes for labelled rectangles: `MASK_CLASSES` if images have masks, or else labels."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
@@ -275,7 +275,7 @@ def _load(
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Store the settings in a request body, validated against the data set or another manifest."""
+    """Store settings from a request body, validated against a manifest (default: of `dataset`)."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
@@ -378,7 +378,7 @@ def _write_crop(path: Path, record: ImageRecord, box: list[int]) -> None:
 
 
 def _write_painted_mask(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
-    """Write a copy of the mask of an image, with the box (level-0 pixels) as region or not."""
+    """Write a copy of an image's mask, with the box (level-0 pixels) set to `is_region`."""
     with open_image(record.path, record.mpp) as source:
         size = source.size
     assert record.mask is not None
@@ -497,7 +497,7 @@ class DatasetIndexCache:
         return index, RECORD_BYTES * len(by_id)
 
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude images outside the data folders; raise an error for tables or if none is left."""
+        """Exclude images outside the data folders; raise an error if none is left or for tables."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:

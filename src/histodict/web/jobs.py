@@ -374,7 +374,7 @@ class JobQueue:
                 warn_once(f"the state of the trainings cannot be checked: {error}")
 
     def _update_jobs(self) -> None:
-        """Update the states of all jobs, and start the next one or stop a map for a training."""
+        """Update the states of all jobs; start the next one, or stop a map if a training waits."""
         with self._lock:
             if self._stop.is_set():
                 return

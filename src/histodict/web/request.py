@@ -253,7 +253,7 @@ class ApiRequest:
         return self.context.models.get(key, lambda: LoadedModel.load(job))
 
     def model_at_threshold(self) -> Model:
-        """Return the job's model at the threshold in the query ("point"), or else as trained."""
+        """Return the job's model at the threshold "point" in the query (default: as trained)."""
         model, threshold = self.loaded_model.model, self.query.get("point")
         return model if threshold is None else model.with_threshold(float(threshold))
 

@@ -35,7 +35,7 @@ _PRESET_CHANGES = {
 }
 
 
-def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) -> Plan:
+def make_preset_plan(preset_name: str, method: str, *, finds_regions: bool = False) -> Plan:
     """Return the plan of a preset of the page.
 
     Settings of the preset that the method does not have are ignored.
@@ -44,12 +44,12 @@ def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) ->
     ----------
     preset_name : key of `PRESET_LABELS`
     method : name of the method
-    regions : whether the model detects regions
+    finds_regions : whether the model detects regions
     """
     if preset_name not in PRESET_LABELS:
         raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {preset_name!r}")
     base, changes = _PRESET_CHANGES.get(preset_name, (preset_name, {}))
-    plan = Plan.named(base, method, regions=regions)
+    plan = Plan.named(base, method, regions=finds_regions)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.parse_settings({k: v for k, v in changes.items() if k in known})
 
@@ -76,7 +76,7 @@ class TrainingSettings:
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any]) -> TrainingSettings:
-        """Return the settings of the request of an earlier training, with its test patients."""
+        """Return the settings in the request of an earlier training, including test patients."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 

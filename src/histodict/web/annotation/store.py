@@ -340,7 +340,7 @@ class AnnotationStore:
         write_checked_json(_annotation_file(folder, image), content)
 
     def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
-        """Return the annotations without `removed`, with `added`, and with an empty redo stack."""
+        """Return a copy without `removed` shapes, with `added` shapes, and with nothing to redo."""
         change = list(removed), list(added)
         shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)

@@ -174,7 +174,7 @@ def edit_classes(request: ApiRequest) -> Json:
 
 
 def import_file(request: ApiRequest, *, name: str = "") -> SlowResponse:
-    """Import outlines from the GeoJSON body, a file called `name`; return the annotations."""
+    """Import outlines from the body, a GeoJSON file called `name`; return all annotations."""
     _check_unlabelled(request)
 
     def load() -> Json:

@@ -56,7 +56,7 @@ def list_folder(request: ApiRequest, *, folder_index: int = 0, relative_path: st
 def open_data(
     request: ApiRequest, *, folder_index: int = 0, relative_path: str = "", bare: bool = False
 ) -> Json:
-    """Open a folder or table as a data set and return its id; `bare` ignores its labels."""
+    """Open a folder or table as a data set and return its id; if `bare`, ignore its labels."""
     source = request.context.folders.find(folder_index, relative_path)
     indexes = request.context.indexes
     return {"id": open_dataset(request.user, indexes, source, ignores_labels=bare).id}

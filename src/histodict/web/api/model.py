@@ -124,7 +124,7 @@ def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
     ]
 
 
-def _atoms_with(request: ApiRequest, atom: int) -> AtomTable:
+def _atoms_containing(request: ApiRequest, atom: int) -> AtomTable:
     """Return the atoms of the model; raise KeyError if it has no atom with this index."""
     atoms = request.loaded_model.model.model_.atoms()
     if atoms is None or not atom < len(atoms.D):
@@ -138,7 +138,7 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
     For atoms that are not images, it shows the training patch in which the atom has the largest
     weight.
     """
-    atoms, gallery = _atoms_with(request, atom), request.loaded_model.gallery
+    atoms, gallery = _atoms_containing(request, atom), request.loaded_model.gallery
     side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(request.job.model_file), atom)
@@ -152,7 +152,7 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
 
 def list_atom_patches(request: ApiRequest, *, atom: int) -> Json:
     """Return the training patches in which the weight of an atom is largest."""
-    _atoms_with(request, atom)
+    _atoms_containing(request, atom)
     gallery, training = gallery_and_images(request)
     patches = gallery.top_patches(atom)
     return {
@@ -205,7 +205,7 @@ def _check_path(request: ApiRequest, record: ImageRecord) -> None:
 
 
 def download_model(request: ApiRequest) -> Response:
-    """Return the model as a file, with the decision threshold of the query."""
+    """Return the model as a file, with the decision threshold in the query ("point")."""
     data = _file_content(partial(save_model, _tuned_model(request)))
     return file_response(request.job.name + ".histodict", "application/octet-stream", data)
 

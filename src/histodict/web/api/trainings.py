@@ -54,7 +54,7 @@ def list_choices(
     method : name of the method
     regions : class whose regions are detected; empty to classify images
     """
-    plan = make_preset_plan(preset, method, regions=bool(regions))
+    plan = make_preset_plan(preset, method, finds_regions=bool(regions))
     for_regions, reason = default_region_preset({}, [method])
     parameters = inspect.signature(get_method(method).load_class()).parameters
     method_parameters = {
@@ -98,7 +98,8 @@ def start_training(
     ----------
     request : API request
     data : id of the data set
-    parent : id of a training whose plan and test patients are used, in place of the options below
+    parent : id of a training whose plan and test patients are used; None to use the options from
+        `method` on
     skip_bad : whether unreadable images are excluded
     method : name of the method
     preset : name of the preset; None for the default
@@ -166,12 +167,14 @@ def _check_images(
     )
 
 
-def _chosen_plan(preset: str | None, method: str, regions: bool, settings: Json) -> Plan:
-    default = default_region_preset({}, [method])[0] if regions else "default"
+def _chosen_plan(preset: str | None, method: str, finds_regions: bool, settings: Json) -> Plan:
+    default = default_region_preset({}, [method])[0] if finds_regions else "default"
     as_text = {name: str(value) for name, value in settings.items()}
     for name, text in as_text.items():
         _check_setting(name, text)
-    return make_preset_plan(preset or default, method, regions=regions).parse_settings(as_text)
+    return make_preset_plan(preset or default, method, finds_regions=finds_regions).parse_settings(
+        as_text
+    )
 
 
 def _check_setting(name: str, text: str) -> None:

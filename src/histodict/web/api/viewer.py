@@ -179,7 +179,7 @@ def _load_map(request: ApiRequest) -> PatchMap:
 
 
 def displayed_map(request: ApiRequest) -> PatchMap:
-    """Return the patch map at the decision threshold in the query, or else as trained."""
+    """Return the patch map at the decision threshold in the query (default: as trained)."""
     has_threshold = "point" in request.query
     patch_map = displayed_prediction(request).patch_map if has_threshold else _load_map(request)
     assert patch_map is not None
