@@ -251,8 +251,9 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         warn(f"a base model was left out of the ensemble: {failure}")
     if "uncalibrated_reason" in model.training_info_:
         warn(
-            "no calibration: base models have equal weights, and predictions have no "
-            f"probabilities. Reason: {model.training_info_['uncalibrated_reason']}"
+            "predictions of this model have no probabilities, and its threshold and ensemble "
+            "weights are not fitted on unseen patients. Reason: "
+            f"{model.training_info_['uncalibrated_reason']}"
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(

@@ -115,7 +115,7 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_sli
 def rare_class_warnings(
     records: Sequence[ImageRecord], where: str, noun: str = "image"
 ) -> list[str]:
-    """Return a warning for each class with a single image, not counting images with a mask.
+    """Return a warning if classes have a single image, not counting images with a mask.
 
     Parameters
     ----------
@@ -124,14 +124,15 @@ def rare_class_warnings(
     noun : noun for an image, for messages
     """
     counts = Counter(record.label for record in records if record.label and not record.has_regions)
-    return [
-        (
-            f"{where}: the class {label!r} has only one {noun}{_misspelling_text(label, counts)}, "
-            "so it cannot be in both training and test sets"
-        )
+    rare = [
+        f"{label!r}{_misspelling_text(label, counts)}"
         for label, count in sorted(counts.items())
         if count == 1
     ]
+    classes = truncated_list(rare)
+    subject = f"class {classes} has" if len(rare) == 1 else f"classes {classes} each have"
+    text = f"{where}: the {subject} only one {noun} and cannot be in both training and test sets"
+    return [text] if rare else []
 
 
 def _misspelling_text(label: str, labels: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import count_patients
+from ..decision.aggregation import score_columns
 from ..decision.threshold import NOTE, describe_tuning, original_threshold, total_shift
 from ..metrics import scores as metrics
 from ..metrics.intervals import (
@@ -200,7 +201,6 @@ OVERLAPS: dict[str, Metric] = {
     "IoU": partial(_ratio, (1, 0, 0, 0), (1, 1, 1, 0)),
 }
 
-
 N_REPLICATES = 2000  # bootstrap replicates of every interval and comparison
 # Metrics by name: kind of predictions, as in `Repeats`, and function.
 Measures = dict[str, tuple[str, Callable[..., float]]]
@@ -211,7 +211,7 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
-        chosen = manifest.select(split.test).records
+        chosen, classes = manifest.select(split.test).records, manifest.select(split.train).classes
         for i, (record, label) in enumerate(zip(chosen, result.predicted.labels, strict=True)):
             rows.append(
                 {
@@ -222,21 +222,21 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **_score_columns(result, i, record),
+                    **score_columns(classes, result.predicted.scores[i]),
+                    **_region_columns(result, i, record),
                 }
             )
     return rows
 
 
-def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
-    """Return the scores of the i-th image as table columns; for regions, also TP, FN, FP, TN."""
+def _region_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
+    """Return TP, FN, FP and TN of the i-th image as table columns; none for classifiers."""
     predictions = result.predicted
     if predictions.min_patches is None:
-        return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
+        return {}
     table = evaluate_patches(result, i, record).confusion_counts().tolist()
     names = "hits", "misses", "false_alarms", "rest"
-    scores = {"score": predictions.scores[i][0], "min_patches": predictions.min_patches}
-    return scores | dict(zip(names, table, strict=True))
+    return {"min_patches": predictions.min_patches} | dict(zip(names, table, strict=True))
 
 
 def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:

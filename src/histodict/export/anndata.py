@@ -9,8 +9,8 @@
                       usage, usage_CLASS: fraction of patches that use the atom, of all patches
                       and of those predicted as CLASS
                       concept: annotated name, else CLASS:NUMBER; group, artefact, disabled
-                      from `histodict atoms`, if given: auc, n_patients, stability_seeds,
-                      variance_share_site, is_site_confounded and similar statistics
+                      from `histodict atoms`, if given: auc, n_patients, variance_share_site,
+                      is_site_confounded and similar statistics
     varm["atoms"]     the atoms
     varm["class_usage"] fraction of the training patches of each class that use an atom, if known
     uns["spatial"]    thumbnail, its scale and the patch side, as squidpy and scanpy expect them
@@ -57,25 +57,21 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from spatialdata import SpatialData
 
-# Columns of var by field of `AtomStatistics`.
-_STATISTICS_COLUMNS = {
-    "n_patients": "n_patients",
-    "of_patients": "of_patients",
-    "auc": "auc",
-    "auc_low": "auc_low",
-    "auc_high": "auc_high",
-    "seeds": "stability_seeds",
-    "halves": "stability_halves",
-    **{
-        name: name
+# Columns of var that are numbers; fields of `AtomStatistics`.
+_STATISTICS_COLUMNS = (
+    "n_patients",
+    "of_patients",
+    "auc",
+    "auc_low",
+    "auc_high",
+    "similarity_other_seeds",
+    "similarity_half_of_patients",
+    *(
+        f"variance_share_{level}{bound}"
         for level in ("site", "patient", "slide")
-        for name in (
-            f"variance_share_{level}",
-            f"variance_share_{level}_low",
-            f"variance_share_{level}_high",
-        )
-    },
-}
+        for bound in ("", "_low", "_high")
+    ),
+)
 _TRUE_VALUES, _FALSE_VALUES = ("true", "1"), ("false", "0", "")
 
 
@@ -133,8 +129,8 @@ def statistics_columns(
     if not rows:
         return {}
     columns: dict[str, Any] = {
-        column: np.array([_parse_number(row.get(name)) for row in rows])
-        for name, column in _STATISTICS_COLUMNS.items()
+        name: np.array([_parse_number(row.get(name)) for row in rows])
+        for name in _STATISTICS_COLUMNS
     }
     return columns | {
         "is_site_confounded": np.array(

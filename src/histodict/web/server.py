@@ -307,7 +307,7 @@ def _listen(host: str, port: int, base_url: str) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        message = f"the server could not start at {base_url}: {shorten(error)}. "
+        message = f"the server could not start at {base_url}: {shorten(error).rstrip('.')}. "
         if _is_same_server(base_url):
             message += "A histodict server with another workspace uses this address: open the link "
             message += "that it printed, or give another --port"
