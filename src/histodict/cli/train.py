@@ -410,7 +410,7 @@ def _score_images(
     with progress_bars() as callback:
         report = check_readable(images, model.n_jobs, callback)
         if not skip_unreadable:
-            report.check()
+            report.raise_if_unusable()
         reasons = {record.path: reason for record, reason in report.unusable}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("predict", 0, len(images), work=fractions[0]))
@@ -424,7 +424,7 @@ def _score_images(
                 failures.append((image, str(error)))
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_unreadable:
-        ReadabilityReport(len(images), failures).check()
+        ReadabilityReport(len(images), failures).raise_if_unusable()
     warn_of_pixel_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]
