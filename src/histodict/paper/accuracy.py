@@ -89,13 +89,8 @@ def _draw_accuracy(all_rows: list[Row]) -> Figure:
             if is_measured:
                 interval = [row["low"], row["high"]]
                 ax.plot(interval, [y, y], color=TEXT_COLOUR, linewidth=1.2, marker="|")
-            ax.text(
-                1,
-                y,
-                f"{row['accuracy']:.1f}",
-                va="center",
-                color="white" if is_measured else TEXT_COLOUR,
-            )
+            colour = "white" if is_measured else TEXT_COLOUR
+            ax.text(1, y, f"{row['accuracy']:.1f}", va="center", color=colour)
         ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
         ax.set_ylim(n_lines - 0.4, -0.6)  # equal bar widths in all panels
         title = f"{data} ({rows[0]['source']})"
