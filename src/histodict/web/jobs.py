@@ -333,6 +333,8 @@ class JobQueue:
 
     def count_ahead(self, job: Job) -> int:
         """Return the number of jobs that run before `job`."""
+        if job.id not in self._active:  # lists of finished jobs are long, and priorities read files
+            return 0
         ids = [other.id for other in sorted(self._jobs(), key=_priority)]
         return ids.index(job.id) if job.id in ids else 0
 
