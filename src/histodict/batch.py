@@ -180,7 +180,7 @@ class ImageTask:
     @property
     def image_pixel_size(self) -> PixelSizeOption:
         """Pixel size option, with the pixel size of this image from the table if that has one."""
-        return self.pixel_size_option.with_table(self.record.mpp)
+        return self.pixel_size_option.with_table_mpp(self.record.mpp)
 
 
 def _file_key_if_exists(path: Path) -> list[Any]:

@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError
-from ..images.pixel_size import PixelSizeOption, first_hint, is_mixed, pixel_size_advice
+from ..images.pixel_size import (
+    PixelSizeOption,
+    first_hint,
+    have_mixed_pixel_sizes,
+    pixel_size_advice,
+)
 from ..images.raster import check_readable_file
 from ..images.source import ImageSource, open_image
 from ..precomputed.feature_file import check_features, is_feature_file, open_features
@@ -199,7 +204,7 @@ def _with_pixel_size(
     record: ImageRecord, mpp: float | None, override_mpp: float | None
 ) -> ImageRecord:
     try:
-        size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
+        size = PixelSizeOption(mpp, record.mpp, override_mpp).resolve(record.path)
     except ImageError:  # the survey lists all unreadable images
         return record
     return replace(record, mpp=size.user_mpp)
@@ -340,7 +345,7 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
         If some pixel sizes are unknown, and others are known or the model resamples images. Also if
         the model does not resample images and their pixel sizes differ by more than 10 %.
     """
-    options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
+    options = [PixelSizeOption(table=record.mpp).resolve(record.path) for record in records]
     sizes = [size.mpp for size in options]
     known = [size for size in sizes if size is not None]
     unknown = list(
@@ -359,7 +364,7 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
         )
     if model_mpp is not None or not known:
         return None
-    if is_mixed(known):
+    if have_mixed_pixel_sizes(known):
         size = f"{max(known):g}"
         remedy = hint(
             python=f"with the setting mpp={size}",

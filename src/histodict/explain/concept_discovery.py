@@ -44,7 +44,7 @@ from ..decision.aggregation import count_scores
 from ..dictionaries.atoms import normalize
 from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
-from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
+from ..images.pixel_size import PixelSize, PixelSizeOption, have_mixed_pixel_sizes
 from ..kernels import encode_omp
 from ..models.feature_extraction import extraction_recipe
 from ..models.model_file import digest, serialize
@@ -162,7 +162,7 @@ class ConceptTrainingSet:
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of the image of a record."""
-        return self.pixel_sizes.with_table(record.mpp).at(record.path)
+        return self.pixel_sizes.with_table_mpp(record.mpp).resolve(record.path)
 
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
@@ -178,7 +178,7 @@ class ConceptTrainingSet:
             return ""
         sizes = [self.pixel_size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
-        if known and is_mixed(known):
+        if known and have_mixed_pixel_sizes(known):
             issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
         elif known and len(known) < len(sizes):
             n = len(sizes) - len(known)

@@ -361,7 +361,7 @@ class ImageEstimator(BaseEstimator):
         with self._progress_callback() as callback:
             callback(Progress("predict", 0, len(inputs.images)))
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
-                size = default_size.with_table(table_mpp)
+                size = default_size.with_table_mpp(table_mpp)
                 prediction = self.predict_one(
                     image, mpp=size, callback=callback, within=annotations, **options
                 )

@@ -128,7 +128,12 @@ def extract_features(
     fingerprints = [_extraction_fingerprint(recipe, record, default_size) for record in images]
     finished = [_is_up_to_date(*pair) for pair in zip(files, fingerprints, strict=True)]
     todo = [
-        (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), fingerprint)
+        (
+            record.path.absolute(),
+            default_size.with_table_mpp(record.mpp),
+            file.absolute(),
+            fingerprint,
+        )
         for record, file, fingerprint, is_done in zip(
             images, files, fingerprints, finished, strict=True
         )
@@ -184,7 +189,7 @@ def _extraction_fingerprint(
     return {
         "recipe": settings,
         "image": image,
-        "size": list(astuple(default_size.with_table(record.mpp))),
+        "size": list(astuple(default_size.with_table_mpp(record.mpp))),
     }
 
 
@@ -227,7 +232,7 @@ def _extract_image(
     """
     image, default_size, file, fingerprint = task
     try:
-        size = default_size.at(image)
+        size = default_size.resolve(image)
         with open_prepared_image(image, size.user_mpp, recipe) as prepared:
             _write_feature_file(file, prepared, recipe, fingerprint, n_jobs, callback)
     except Exception as error:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images.file_types import FOLDER_IMAGES, ImageError
+from ..images.file_types import FOLDER_IMAGE_SUFFIXES, ImageError
 from ..utils.files import exists, file_bytes, file_key
 from ..utils.missing_chunks import check_missing_chunks
 from ..utils.text_io import parse_json
@@ -206,7 +206,7 @@ def is_feature_file(path: object) -> bool:
     """Return whether a path has the suffix of a feature file and, if it is Zarr, has `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
-    return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+    return path.suffix.lower() not in FOLDER_IMAGE_SUFFIXES or (path / FEATURES).is_dir()
 
 
 def check_has_positions(path: Path) -> None:
