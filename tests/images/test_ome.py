@@ -582,5 +582,5 @@ def test_slow_folder_signature_is_cached_for_a_while(tmp_path, monkeypatch):
     first = module.folder_signature(str(tmp_path))
     (tmp_path / "b").write_text("y")
     assert module.folder_signature(str(tmp_path)) == first
-    monkeypatch.setattr(module, "_LISTINGS", {})
+    monkeypatch.setattr(module, "_SIGNATURES", {})
     assert module.folder_signature(str(tmp_path)) != first

@@ -36,7 +36,7 @@ from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.sampling import region_constraint
 from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
-from histodict.utils.parallel import Threads
+from histodict.utils.parallel import ThreadExecutor
 from histodict.utils.progress import no_callback
 from tests.annotations.outline_files import box, collection, feature, write_geojson
 from tests.annotations.test_annotation_file import centres, winds_around
@@ -110,7 +110,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
         patch_px=8, patches_per_class=500, min_tissue_fraction=0.0, augment_patches=False
     )
     found = sample_training_patches(
-        [SamplingArea(record, 0)], recipe, 0, None, no_callback, Threads(1)
+        [SamplingArea(record, 0)], recipe, 0, None, no_callback, ThreadExecutor(1)
     )
     assert len(found.features) == 500
     blue = found.features[:, 128] / 100
@@ -130,7 +130,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
     # For one region, patches outside do not touch it.
     mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
     outside = SamplingArea(mapped, 0, is_inside=False, region="Inflamed")
-    found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
+    found = sample_training_patches([outside], recipe, 0, None, no_callback, ThreadExecutor(1))
     blue = found.features[:, 128] / 100
     assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()
 

@@ -181,7 +181,7 @@ def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
         if value is not None:
-            check_number(option, value, above=True)
+            check_number(option, value, exclusive=True)
     if mpp is not None and override_mpp is not None:
         raise ValueError("--mpp cannot be combined with --override-mpp, which sets all images")
 

@@ -10,7 +10,7 @@ import typer
 from ..utils.files import check_disk_space, check_writable_folder
 from ..utils.progress import Progress
 from ..utils.text_io import pluralize
-from ..utils.validation import missing_message
+from ..utils.validation import missing_module_message
 from .console import progress_bars, report_errors
 from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
 
@@ -124,7 +124,7 @@ def serve(
             from ..web.server import serve as serve_app
         except ImportError as error:
             module = error.name or str(error)
-            raise ValueError(missing_message(module, "web", "the web page")) from error
+            raise ValueError(missing_module_message(module, "web", "the web page")) from error
         serve_app(
             folders or [],
             workspace=workspace,

@@ -28,7 +28,7 @@ from ..images.pixel_size import (
 from ..images.raster import check_readable_file
 from ..images.source import ImageSource, open_image
 from ..precomputed.feature_file import check_features, is_feature_file, open_features
-from ..utils.files import content_digest, exists, file_bytes, file_key, sampled_digest
+from ..utils.files import content_digest, exists, file_key, file_size, sampled_digest
 from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import failure_reason, limit_lines, pluralize, truncated_list
@@ -319,7 +319,7 @@ def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[
 
 
 def _n_bytes(path: Path) -> int:
-    return file_bytes(path)
+    return file_size(path)
 
 
 def _head_digest(path: Path) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..patches.grid import PatchGrid
 from ..patches.sampling import LocationConstraint
 from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
-from ..utils.validation import missing_message
+from ..utils.validation import missing_module_message
 
 
 class Encoder(Protocol):
@@ -141,7 +141,7 @@ def check_installed(name: str) -> None:
     )
     missing = next((module for module in modules if not _is_installed(module)), None)
     if missing:
-        raise ImportError(missing_message(missing, extra, f"encoder {name!r}"))
+        raise ImportError(missing_module_message(missing, extra, f"encoder {name!r}"))
 
 
 def _is_installed(module: str) -> bool:
@@ -178,7 +178,7 @@ def _open(name: str) -> Encoder:
         purpose = f"encoder {name!r}"
         if error.name is None:  # installed, but unusable
             raise ValueError(f"{purpose}: {error}") from error
-        raise ValueError(missing_message(error.name, extra, purpose)) from error
+        raise ValueError(missing_module_message(error.name, extra, purpose)) from error
 
 
 _OPEN_LOCK = Lock()

@@ -53,7 +53,7 @@ from ..models.prepared_image import open_prepared_image
 from ..models.recipe import PRESETS, Recipe
 from ..precomputed.feature_file import FeatureMetadata, common_metadata, is_feature_file
 from ..utils.files import atomic_write
-from ..utils.parallel import Executor, Threads
+from ..utils.parallel import Executor, ThreadExecutor
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import Row, parse_json, pluralize
 from ..utils.validation import check_whole_number
@@ -219,7 +219,7 @@ def learn_concepts(
     """
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _sample_training_features(
-        source, random_state, callback, executor or Threads(n_jobs)
+        source, random_state, callback, executor or ThreadExecutor(n_jobs)
     )
     centre = X.mean(axis=0, dtype=np.float64).astype(np.float32)
     Y = np.ascontiguousarray(normalize(X - centre), dtype=np.float32)
@@ -292,7 +292,7 @@ def compute_usage(
                     sums += np.stack([part.sum(axis=0, dtype=np.float64) for part in parts])
         return n, sums / max(1, n)
 
-    executor = executor or Threads(n_jobs)
+    executor = executor or ThreadExecutor(n_jobs)
     results = map_with_progress(work, len(source.records), "predict", callback, executor)
     means = np.stack([sums for _, sums in results])
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.cache import available_bytes
-from ..utils.files import exists, file_bytes, file_key, modification_time
+from ..utils.files import exists, file_key, file_size, modification_time
 from .file_types import ImageError, InsufficientMemoryError
 from .raster import (
     HEIGHT_TAG,
@@ -140,7 +140,7 @@ def estimated_bytes(image: ImageLike) -> int:
     """
     if isinstance(image, MemoryImage):
         return image.n_bytes
-    return file_bytes(image) if exists(image) else 0
+    return file_size(image) if exists(image) else 0
 
 
 def cache_key(image: ImageLike) -> list[Any]:

@@ -80,7 +80,7 @@ class PixelSizeOption:
     def __post_init__(self) -> None:
         for name, value in (("mpp", self.default), ("mpp", self.table), ("mpp", self.override)):
             if value is not None:
-                check_number(name, value, above=True)
+                check_number(name, value, exclusive=True)
 
     @classmethod
     def from_mpp(cls, mpp: MppLike) -> PixelSizeOption:

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.files import file_bytes
+from ..utils.files import file_size
 from ..utils.missing_chunks import check_missing_chunks
 from ..utils.validation import install_command
 from .file_types import SCALE_WITHOUT_UNIT, ImageError
@@ -574,7 +574,7 @@ def _check_level_size(path: Path, level_size: tuple[int, int]) -> None:
     """
     if path.suffix.lower() in _MULTI_FILE_SUFFIXES:
         return
-    n_bytes = file_bytes(path)
+    n_bytes = file_size(path)
     if 3 * math.prod(level_size) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_ALLOWED_BYTES):
         raise ImageError(
             f"{path}: the coarsest level has {level_size[0]} x {level_size[1]} pixels according "

@@ -131,7 +131,7 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
         If the image cannot be read.
     """
     if mpp is not None:
-        mpp = check_number("mpp", mpp, above=True)
+        mpp = check_number("mpp", mpp, exclusive=True)
     if isinstance(path, MemoryImage):
         return MemoryImageReader(path, mpp)
     path = Path(path)

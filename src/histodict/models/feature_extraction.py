@@ -36,7 +36,7 @@ from ..precomputed.formats import (
     write_hdf5,
 )
 from ..utils.files import atomic_write, exists, file_key
-from ..utils.parallel import Executor, Threads, map_blocks
+from ..utils.parallel import Executor, ThreadExecutor, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from ..utils.text_io import failure_reason, printable, shorten
 from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, window_progress
@@ -141,7 +141,7 @@ def extract_features(
     ]
     image_progress = no_callback if executor else callback
     extract = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
-    reasons = (executor or Threads(1)).map(extract, todo, on_worker_death=str)
+    reasons = (executor or ThreadExecutor(1)).map(extract, todo, on_worker_death=str)
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
