@@ -260,7 +260,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
             load_region(record, source, "")
         if (
             record.region_of_interest is not None
-            and not record.region_of_interest.region(source).any()
+            and not record.region_of_interest.region_mask(source).any()
         ):
             raise ImageError(
                 f"{record.region_of_interest.path}: the outlines contain no pixels of {record.path}"

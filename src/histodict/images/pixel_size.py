@@ -27,7 +27,7 @@ from .file_types import ImageError, is_zarr
 from .memory_image import ImageLike, MemoryImage
 from .source import open_image
 
-_MAX_RATIO = 1.1  # maximum ratio of pixel sizes that are regarded as equal
+_MAX_EQUAL_RATIO = 1.1  # maximum ratio of pixel sizes that are regarded as equal
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class PixelSizeOption:
             return PixelSize(stated, "file")
         if self.default is not None:
             return PixelSize(self.default, "command")
-        return PixelSize(None, "unknown", size_hint(path))
+        return PixelSize(None, "unknown", pixel_size_hint(path))
 
 
 MppLike = float | PixelSizeOption | None  # a number is the default of an option
@@ -157,12 +157,12 @@ def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
     """
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
-        return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
+        return replace(size, hint=pixel_size_hint(Path(row["path"])) if size.is_guessed else "")
     except ImageError:  # the file was moved or deleted
         return size
 
 
-def size_hint(path: ImageLike) -> str:
+def pixel_size_hint(path: ImageLike) -> str:
     """Return a note on a scale that may be the pixel size of an image; "" if there is none.
 
     Only an OME-Zarr whose axes have no unit has such a scale.
@@ -213,7 +213,7 @@ def first_hint(sizes: Sequence[PixelSize]) -> str:
 
 def have_mixed_pixel_sizes(sizes: Sequence[float]) -> bool:
     """Return whether the pixel sizes (at least one) differ by more than 10 %."""
-    return max(sizes) > _MAX_RATIO * min(sizes)
+    return max(sizes) > _MAX_EQUAL_RATIO * min(sizes)
 
 
 def size_warnings(

@@ -17,7 +17,7 @@ from .resampling import (
     MAX_TILE_PX,
     Box,
     ResampleTile,
-    is_integer_grid,
+    are_whole_numbers,
     resize,
     split_range,
 )
@@ -111,7 +111,7 @@ class RegionReader(ABC, Generic[Handle]):
             reduced = self._reduce(handle, level, box, finer, level_size)
             return np.array(resize(Image.fromarray(reduced), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        is_integer = is_integer_grid(*box, *steps)
+        is_integer = are_whole_numbers(*box, *steps)
         max_px = MAX_BLOCK_TILE_PX if is_integer else MAX_TILE_PX
         for rows in split_range(shape[0], steps[0], max_px):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))

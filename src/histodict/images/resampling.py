@@ -53,7 +53,7 @@ def padded_range(start: float, stop: float, margin: float, length: float) -> tup
     return first, last
 
 
-def is_integer_grid(*numbers: float) -> bool:
+def are_whole_numbers(*numbers: float) -> bool:
     """Return whether all numbers are whole."""
     return all(float(number).is_integer() for number in numbers)
 
@@ -92,7 +92,7 @@ class ResampleTile(NamedTuple):
         level_size : (width, height) of the level
         """
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        is_integer = is_integer_grid(*box, *steps)
+        is_integer = are_whole_numbers(*box, *steps)
         (x, right), (y, bottom) = (
             padded_range(
                 box[axis], box[axis + 2], 0 if is_integer else steps[axis], level_size[axis]

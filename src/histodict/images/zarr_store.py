@@ -246,7 +246,7 @@ class _CheckedStore(_StoreBase):
         if key in self._documents:
             data = self._documents[key]
         elif key in self._chunks:
-            data = await asyncio.to_thread(self._read_chunk, key, *_start_and_length(byte_range))
+            data = await asyncio.to_thread(self._read_chunk, key, *_parse_byte_range(byte_range))
         else:
             return None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
@@ -298,7 +298,7 @@ class _CheckedStore(_StoreBase):
             )
 
 
-def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
+def _parse_byte_range(byte_range: Any) -> tuple[int, int | None]:
     """Return start (negative: from the end) and length (None: to the end) of zarr's byte range."""
     if byte_range is None:
         return 0, None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..decision.aggregation import AGGREGATORS
-from ..encoders import BORDERS, PRECOMPUTED, get_patch_features, missing_dependency
+from ..encoders import BORDER_MODES, PRECOMPUTED, get_patch_features, missing_dependency
 from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
 from ..preprocessing.quality import NONE, check_quality
@@ -128,7 +128,7 @@ class Recipe:
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALIZERS),
             ("aggregation", self.aggregation, AGGREGATORS),
-            ("border_mode", self.border_mode, BORDERS),
+            ("border_mode", self.border_mode, BORDER_MODES),
         ):
             check_choice(name, value, known)
         self._check_features()

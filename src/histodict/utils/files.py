@@ -427,12 +427,12 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     _remove_abandoned_folders(machine_prefix)
     with tempfile.TemporaryDirectory(prefix=machine_prefix) as name, ExitStack() as stack:
         with suppress(OSError):  # without locks, such folders are never removed
-            stack.enter_context(_locked(Path(name)))
+            stack.enter_context(_lock_folder(Path(name)))
         yield Path(name)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Return a context that locks a folder; raise BlockingIOError if it is already locked."""
     if (
         sys.platform == "win32"
@@ -454,7 +454,7 @@ def _remove_abandoned_folders(prefix: str) -> None:
         # In use, another user's, or already removed.
         with suppress(OSError):
             if time.time() - folder.lstat().st_mtime > _MIN_ABANDONED_AGE_S:
-                with _locked(folder):
+                with _lock_folder(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -16,7 +16,7 @@ from .validation import hint
 
 _LOCK = threading.Lock()
 _N_ACTIVE_CONTEXTS = [0]  # number of active contexts that allow missing chunks
-_WARNED: set[str] = set()
+_WARNED_MESSAGES: set[str] = set()
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
         with _LOCK:
             _N_ACTIVE_CONTEXTS[0] -= bool(allow)
             if not _N_ACTIVE_CONTEXTS[0]:
-                _WARNED.clear()
+                _WARNED_MESSAGES.clear()
 
 
 def missing_chunks_allowed() -> bool:
@@ -70,8 +70,8 @@ def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
             f"and were never written. Copy the data again{remedy}"
         )
     with _LOCK:
-        is_new = message not in _WARNED
-        _WARNED.add(message)
+        is_new = message not in _WARNED_MESSAGES
+        _WARNED_MESSAGES.add(message)
     if is_new:
         warnings.warn(f"{message}; they are read as the fill value", stacklevel=2)
     return ""
