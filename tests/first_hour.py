@@ -201,7 +201,7 @@ def _small_presets() -> Iterator[None]:
 
     matplotlib.use("Agg")
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(run._DATA_OPTIONS, _SMALL_DATASET))
+        stack.enter_context(patch.dict(run._DATASET_OPTIONS, _SMALL_DATASET))
         stack.enter_context(patch.dict(METHODS["dfdl"].default_parameters, _SMALL))
         stack.enter_context(patch.dict(METHODS["dfdl"].paper_parameters, _SMALL))
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}

@@ -577,7 +577,7 @@ def test_slow_folder_signature_is_cached_for_a_while(tmp_path, monkeypatch):
     from histodict.utils import files as module
 
     (tmp_path / "a").write_text("x")
-    monkeypatch.setattr(module, "_SLOW_LISTING_S", 0.0)
+    monkeypatch.setattr(module, "_MIN_CACHED_DURATION_S", 0.0)
     monkeypatch.setattr(module, "_CACHE_FACTOR", 1e6)
     first = module.folder_signature(str(tmp_path))
     (tmp_path / "b").write_text("y")
