@@ -40,14 +40,14 @@ from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
     score_before_tuning,
-    score_outlined,
+    score_overlap,
     score_patches,
     score_predictions,
 )
 from .export.anndata import (
     ImageMetadata,
     check_patch_level,
-    check_statistics_match,
+    check_statistics_file,
     read_atom_statistics,
     write_h5ad,
 )
@@ -404,7 +404,7 @@ def predict_images(
     """
     if anndata:
         check_patch_level(model)
-        check_statistics_match(model, atom_statistics)
+        check_statistics_file(model, atom_statistics)
     size_option = PixelSizeOption.from_mpp(mpp)
     keys = [output_key(record.path) for record in images]
     run = _open_results(model, model_digest, folder, keys, images, size_option)
@@ -536,7 +536,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_find_scored_maps(folder, contents)))
+        scores = merge_patch_scores(scores, score_overlap(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = count_trained_on(model.training_info_, paths)

@@ -73,7 +73,9 @@ def test_planted_effects_are_recovered():
     assert np.isnan(
         statistics[2].group_variance_share["patient"].value
     )  # there is one image per patient
-    assert statistics[2].row()["seeds"] is None and statistics[2].row()["usage_b"] > 0
+    assert (
+        statistics[2].row()["similarity_other_seeds"] is None and statistics[2].row()["usage_b"] > 0
+    )
 
 
 def test_patient_and_slide_effects_are_reported_but_not_flagged():

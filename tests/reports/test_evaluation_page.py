@@ -150,7 +150,7 @@ def test_operating_points_are_those_of_the_predictions(page, folder):
     assert text
     for method in (LBP, WND):
         own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
-        truth, scores = [r["truth"] for r in own], [float(r["score_0"]) for r in own]
+        truth, scores = [r["truth"] for r in own], [float(r["score"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
         assert f"{method} {curve.operating[0]:.3f}, {1 - curve.operating[1]:.3f}" in text[0]
 
@@ -292,6 +292,12 @@ def test_three_classes(tmp_path):
 
     splits = leave_one_site_out(manifest)
     done = evaluate_planted(manifest, splits, tmp_path / "out", {LBP: second_for_third})
+    row, *_ = read_csv(tmp_path / "out" / "predictions.csv")
+    assert [name for name in row if name.startswith("score")] == [
+        "score",
+        *(f"score_{name}" for name in names),
+    ]
+    assert (row["score"], row[f"score_{row['label']}"]) == ("1", "1")
     page = report(done, tmp_path / "out")
     matrix = page.table("true class ↓ / predicted class →", *names)
     assert matrix == [

@@ -395,8 +395,8 @@ def test_evaluation_gives_the_same_predictions(cluster, tissue, tmp_path):
             ("there", ExecutionOptions(executor=cluster)),
         )
     )
-    assert [r.predicted.scores for r in there] == [r.predicted.scores for r in here]
-    assert [r.predicted.labels for r in there] == [r.predicted.labels for r in here]
+    assert [r.predictions.scores for r in there] == [r.predictions.scores for r in here]
+    assert [r.predictions.labels for r in there] == [r.predictions.labels for r in here]
 
 
 @needs_dask

@@ -60,7 +60,7 @@ def report_errors() -> Iterator[None]:
         warnings.formatwarning = previous_format
     if received_signals:
         raise cause
-    _write_line("[red]Error:[/]", message)
+    print_error(message)
     raise typer.Exit(2) from cause
 
 
@@ -125,6 +125,11 @@ def warn(text: str, prefix: str = "Warning") -> None:
     _write_line(f"[yellow]{prefix}:[/]", text)
 
 
+def print_error(text: str) -> None:
+    """Print an error on one line."""
+    _write_line("[red]Error:[/]", text)
+
+
 def note_replaced(output: Path) -> None:
     """Print a note if the output file exists and will be replaced."""
     if output.exists():
@@ -183,7 +188,7 @@ def exit_after_output_error(error: OSError) -> NoReturn:
     """Exit after an error in printing the output (full disk, closed pipe)."""
     reason = error.strerror or str(error)
     message = f"the output cannot be written ({reason}) and is incomplete"
-    _write_line("[red]Error:[/]", message if error.filename is None else str(error))
+    print_error(message if error.filename is None else str(error))
     with suppress(OSError, ValueError, AttributeError):
         # Flushing the rest of the buffer at exit would fail again.
         null_device = os.open(os.devnull, os.O_WRONLY)

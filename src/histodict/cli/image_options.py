@@ -327,7 +327,7 @@ class DataOptions:
         check = make_usability_check(recipes)
         with progress_bars() as callback:
             if not self.skip_unreadable:
-                check_readable(manifest.records, callback=callback, check=check).check()
+                check_readable(manifest.records, callback=callback, check=check).raise_if_unusable()
                 return manifest
             usable, reasons = drop_unreadable(manifest, callback=callback, check=check)
         warn_of_skipped_images(reasons, len(manifest.records))
@@ -489,11 +489,15 @@ class PixelInputOptions:
 
 def _skip_reason(path: Path) -> str:
     """Return the reason why an entry of a folder of images is skipped."""
-    from ..datasets.folder_layout import MASKS
+    from ..datasets.folder_layout import MASK_FOLDER_NAMES
     from ..images.file_types import special_file_kind
 
     if os.path.isdir(path):
-        return "mask folder" if path.name.casefold() in MASKS else "circular or deeply nested"
+        return (
+            "mask folder"
+            if path.name.casefold() in MASK_FOLDER_NAMES
+            else "circular or deeply nested"
+        )
     return special_file_kind(path) or "unsupported format"
 
 

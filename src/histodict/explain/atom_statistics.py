@@ -164,12 +164,13 @@ class AtomStatistics:
         others, with a 95 % interval from a bootstrap of patients
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
-    top_patient : largest fraction of the usage in the atom's class that is due to one patient
+    largest_patient_share : largest fraction of the usage in the atom's class that is due to one
+        patient
     site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`;
         `site_p_value` is the same for all atoms
     site, site_excess : site whose usage exceeds that of other sites of the same class most, and the
         difference of the mean usages
-    seeds, halves : stability, see `AtomStability`
+    similarity_other_seeds, similarity_half_of_patients : stability, see `AtomStability`
     is_site_confounded : whether the atom meets the criteria of docs/concepts.md
     """
 
@@ -188,14 +189,14 @@ class AtomStatistics:
     auc_low: float
     auc_high: float
     group_variance_share: dict[str, ValueWithInterval]
-    top_patient: float
+    largest_patient_share: float
     site_variance_fraction: float
     site_p_value: float
     site_adjusted_p_value: float
     site: str
     site_excess: float
-    seeds: float
-    halves: float
+    similarity_other_seeds: float
+    similarity_half_of_patients: float
     is_site_confounded: bool
 
     def row(self) -> dict[str, Any]:
@@ -319,14 +320,14 @@ def compute_atom_statistics(
                     level: ValueWithInterval(*interval[:, atom].tolist())
                     for level, interval in variance_shares.items()
                 },
-                top_patient=_largest_patient_fraction(units, class_index, atom),
+                largest_patient_share=_largest_patient_fraction(units, class_index, atom),
                 site_variance_fraction=float(test.variance_fractions[atom]),
                 site_p_value=test.p_value,
                 site_adjusted_p_value=float(test.adjusted_p_values[atom]),
                 site=site,
                 site_excess=excess,
-                seeds=float(stability.seeds[atom]) if stability else np.nan,
-                halves=float(stability.halves[atom]) if stability else np.nan,
+                similarity_other_seeds=float(stability.seeds[atom]) if stability else np.nan,
+                similarity_half_of_patients=float(stability.halves[atom]) if stability else np.nan,
                 is_site_confounded=bool(is_confounded[atom]),
             )
         )
@@ -585,8 +586,8 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
     if report.stability is not None:
         statistics["stability"] = {
             "trainings": report.stability.n_trainings,
-            "matched_seeds": report.stability.matched_seeds,
-            "matched_halves": report.stability.matched_halves,
+            "matched_other_seeds": report.stability.matched_seeds,
+            "matched_half_of_patients": report.stability.matched_halves,
         }
     return {"n_patches": len(report.labels), "classes": classes} | statistics
 

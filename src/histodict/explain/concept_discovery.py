@@ -40,7 +40,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ..datasets.record import ImageRecord, read_csv_rows
 from ..datasets.survey import content_order
-from ..decision.aggregation import count_scores
+from ..decision.aggregation import count_scores, score_columns
 from ..dictionaries.atoms import normalize
 from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
@@ -455,19 +455,10 @@ def concept_prediction_rows(
             for k in np.argsort(-margins, kind="stable")[:_MAX_LISTED].tolist()
             if margins[k] > 0
         ]
-        row = {"image": image, "truth": labels[index], "label": classifier.classes[predicted]}
-        row |= _score_columns(classifier.classes, scores[index])
+        row: Row = {"image": image, "truth": labels[index], "label": classifier.classes[predicted]}
+        row |= score_columns(classifier.classes, np.round(scores[index], 6).tolist())
         rows.append(row | {"because": "; ".join(reasons)})
     return classifier, rows
-
-
-def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
-    """Return column "score", the highest score, and for more than two classes "score_CLASS"."""
-    values = np.round(scores, 6).tolist()
-    if len(values) == 1:
-        return {"score": values[0]}
-    each = {f"score_{name}": value for name, value in zip(classes, values, strict=True)}
-    return {"score": max(values)} | each
 
 
 def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> str:

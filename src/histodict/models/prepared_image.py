@@ -282,7 +282,7 @@ class PreparedImage:
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe_tissue = background.maybe_tissue(x, y, side) & self.inside_mask(
+            maybe_tissue = background.may_have_tissue(x, y, side) & self.inside_mask(
                 grid, rows, columns
             )
             if maybe_tissue.any():
@@ -538,7 +538,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
 def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
     """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
-        file.check()
+        file.check_values()
     mismatches = file.metadata.differences(trained) if trained else []
     if mismatches:
         raise ImageError(

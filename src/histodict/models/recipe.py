@@ -11,7 +11,7 @@ from ..decision.aggregation import AGGREGATORS
 from ..encoders import BORDER_MODES, PRECOMPUTED, get_patch_features, missing_dependency
 from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
-from ..preprocessing.quality import NONE, check_quality
+from ..preprocessing.quality import NONE, check_quality_filters
 from ..preprocessing.stain import NORMALIZERS
 from ..utils.text_io import parse_json
 from ..utils.validation import (
@@ -102,7 +102,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for setting in fields(self):
             check_type(setting.name, getattr(self, setting.name), str(setting.type))
-        check_quality(
+        check_quality_filters(
             self.quality_filters, self.method, get_method(self.method).uses_patch_features
         )
         check_whole_number("patch_px", self.patch_px, 2)

@@ -189,21 +189,22 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
 
 ROC = "roc"
 THETAS = np.arange(101) / 100
-SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
+REGION_SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
 Rates = tuple[NDArray[np.float64], NDArray[np.float64]]  # false alarm and miss rates
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """ROC curve of a method: false alarm and miss rates by threshold "θ" or "m".
+    """ROC curve of a method over one threshold: fraction θ (images) or region size m (regions).
 
     Attributes
     ----------
-    row : columns "data", "source" and "method"
-    parameter : name of the threshold
-    values, rates : thresholds, and the (false alarm, miss) rates at each
-    operating_point : rates at the thresholds that were chosen on training images
-    chosen_values : thresholds that were chosen on training images
+    row : table columns that identify the curve: "data", "source" and "method"
+    parameter : name of the threshold, "θ" or "m"
+    values : (n_thresholds,), thresholds
+    rates : false alarm rates and miss rates, (n_thresholds,) each
+    operating_point : (false alarm rate, miss rate) at the thresholds chosen on training images
+    chosen_values : threshold chosen on the training images of each split
     """
 
     row: Row
@@ -330,7 +331,10 @@ def _healthy_fraction_threshold(model: TissueClassifier) -> float:
 def theta_rates(
     healthy_fractions: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
-    """Return (false alarm, miss) rates for every θ, the minimum fraction of healthy patches."""
+    """Return (false alarm, miss) rates at each θ in `thetas`.
+
+    An image is called healthy if its fraction of healthy patches is at least θ.
+    """
     called_healthy = healthy_fractions >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
@@ -345,34 +349,34 @@ def _region_curves(
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, splits)
         models = setting.train_models(tasks, manifest)
-        findings = [
+        largest_regions = [
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
-        curve = SizeCurve.from_regions([finding for part in findings for finding in part])
+        curve = SizeCurve.from_regions([finding for part in largest_regions for finding in part])
         sizes = [model.min_patches_ for model in models]
         row = setting.identifying_columns(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(
             row,
             "m",
-            SIZES,
+            REGION_SIZES,
             (curve.false_positive_rate, curve.false_negative_rate),
-            _rates_at_sizes(findings, sizes),
+            _rates_at_sizes(largest_regions, sizes),
             sizes,
         )
 
 
 def _rates_at_sizes(
-    findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
+    largest_regions: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
     """Return the rates (false alarm, miss) of all test images.
 
     Parameters
     ----------
-    findings : for each split, the largest regions of its test images
+    largest_regions : for each split, the largest regions of its test images
     sizes : for each split, the minimum region size m
     """
-    pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
+    pairs = [(f, m) for part, m in zip(largest_regions, sizes, strict=True) for f in part]
     alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
     misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]
     return float(np.mean(alarms)), float(np.mean(misses))
@@ -432,9 +436,10 @@ class Sweep:
 
     Attributes
     ----------
-    name, title : name of the files, and heading
+    name : name of the experiment and its files
+    title : heading
     axis : name of the size, for axes and tables
-    published_at : size for which the paper prints accuracies
+    published_at : text that states the size for which the paper prints accuracies
     """
 
     name: str
@@ -518,7 +523,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
 def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
-    """Evaluate every method with each of the sizes as `parameter`, on the same splits."""
+    """Evaluate every method on the same splits, with each of `sizes` as `parameter`."""
     if parameter in setting.options.settings:
         raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}

@@ -34,10 +34,10 @@ from .setting import (
 )
 
 NAME = "complexity"
-STEPS = (1, 3, 10)  # q
+STEPS = (1, 3, 10)  # values of q, the number of steps of the l1 solver
 _TIME_COLUMNS = ("published seconds", "recorded seconds", "measured seconds")
 
-# Functions of c, k, N, d, L and q.
+# Numbers of operations, as functions of c, k, N, d, L and q (see above).
 OPERATIONS: dict[str, Callable[..., int]] = {
     "dfdl": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + L**2),
     "lcksvd": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * c * k + L**2),

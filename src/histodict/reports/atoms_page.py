@@ -395,10 +395,10 @@ def format_statistics(statistics: AtomStatistics) -> list[str]:
             not np.isnan(statistics.auc_low)
         )
         phrases.append(f"AUC {statistics.auc:.2f}{interval}")
-    if not np.isnan(statistics.seeds):
+    if not np.isnan(statistics.similarity_other_seeds):
         phrases.append(
-            f"stability over seeds {statistics.seeds:.2f}, over halves of the patients "
-            f"{statistics.halves:.2f}"
+            f"similarity to atoms of other seeds {statistics.similarity_other_seeds:.2f}, "
+            f"of half of the patients {statistics.similarity_half_of_patients:.2f}"
         )
     for level, (value, low, high) in statistics.group_variance_share.items():
         if low > 0:

@@ -51,9 +51,10 @@ class Figures:
         """Draw a chart per metric with the estimates and intervals of all methods."""
         chance_level = {"balanced accuracy": 1 / len(self.evaluation.classes), "AUC": 0.5}
         size, charts = self.evaluation.shown_size, []
-        for metric in self.evaluation.measures:
+        for metric in self.evaluation.metrics:
             values = {
-                name: self.evaluation.value(name, metric, size) for name in self.evaluation.methods
+                name: self.evaluation.metric_row(name, metric, size)
+                for name in self.evaluation.methods
             }
             rows = [_estimate(row, name) for name, row in values.items()]
             reference = (chance_level[metric], "chance") if metric in chance_level else None
@@ -74,7 +75,7 @@ class Figures:
         estimates = [
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
-        label = f"difference in {self.evaluation.main_measure}"
+        label = f"difference in {self.evaluation.main_metric}"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
         return self._draw_and_save(
             intervals_svg, "differences", estimates, label, limits, reference, 1
@@ -88,10 +89,11 @@ class Figures:
         curves = {}
         for method in self.evaluation.methods:
             rows = [
-                self.evaluation.value(method, self.evaluation.main_measure, size) for size in sizes
+                self.evaluation.metric_row(method, self.evaluation.main_metric, size)
+                for size in sizes
             ]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        labels = self.evaluation.main_measure, "training images per class"
+        labels = self.evaluation.main_metric, "training images per class"
         return self._draw_and_save(sizes_svg, "training-size", curves, *labels)
 
     def draw_roc(self) -> str | None:
@@ -131,7 +133,7 @@ class Figures:
         for method in self.evaluation.methods:
             predictions = [
                 (image.record.label, probabilities, run.prediction_sets[image.run_index])
-                for image, run in ((image, image.result.predicted) for image in self.images)
+                for image, run in ((image, image.result.predictions) for image in self.images)
                 if image.method == method and (probabilities := run.probabilities[image.run_index])
             ]
             if not predictions:
@@ -259,19 +261,19 @@ def _result_values(evaluation: Evaluation) -> dict[str, Any]:
         "facts": _headline_values(evaluation),
         "sizes": evaluation.sizes(),
         "shown_size": evaluation.shown_size,
-        "metrics": list(evaluation.measures),
-        "main_measure": evaluation.main_measure,
+        "metrics": list(evaluation.metrics),
+        "main_metric": evaluation.main_metric,
         "values": [
-            [evaluation.value(method, metric, size) for metric in evaluation.measures]
+            [evaluation.metric_row(method, metric, size) for metric in evaluation.metrics]
             for size in evaluation.sizes()
             for method in evaluation.methods
         ],
         "format_interval": tables.format_interval,
         "selection": [*evaluation.interval_warnings, *tables.selection_warnings(evaluation)],
-        "no_error": any(row["low"] == row["high"] for row in evaluation.values),
+        "no_error": any(row["low"] == row["high"] for row in evaluation.metric_rows),
         "cross_validated": evaluation.all_repeats.cross_validated,
         "n_draws": provenance(evaluation)["draws_of_patients"],
-        "n_patients": max(row["n_patients"] for row in evaluation.values),
+        "n_patients": max(row["n_patients"] for row in evaluation.metric_rows),
         "comparisons": evaluation.comparisons,
         "timing": _timing_rows(evaluation),
         "card": model_card(evaluation),
@@ -320,9 +322,9 @@ def _draw_figures(figures: Figures, example: ExampleModel | None) -> dict[str, A
 def _headline_values(evaluation: Evaluation) -> list[dict[str, str]]:
     first = evaluation.methods[0]
     value = tables.format_interval(
-        evaluation.value(first, evaluation.main_measure, evaluation.shown_size)
+        evaluation.metric_row(first, evaluation.main_metric, evaluation.shown_size)
     )
-    measure = f"{evaluation.main_measure}{' of the patches' if evaluation.region else ''}"
+    measure = f"{evaluation.main_metric}{' of the patches' if evaluation.region else ''}"
     images, patients = (
         len(tables.tested_images(evaluation)),
         len(tables.tested_patients(evaluation)),

@@ -15,7 +15,7 @@ from ..datasets.manifest import ImageRecord
 from ..encoders import get_patch_features
 from ..evaluation import Evaluation
 from ..evaluation.measures import dice, evaluate_patches
-from ..evaluation.runs import UNLABELLED, EvaluationResult
+from ..evaluation.runs import UNLABELLED_SUFFIX, EvaluationResult
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
 from ..model_selection.splits import shared_patients
@@ -61,7 +61,7 @@ class ImageResult:
     @property
     def label_text(self) -> str:
         """Predicted class, or "uncertain (best guess: CLASS)"."""
-        predicted = self.result.predicted
+        predicted = self.result.predictions
         is_uncertain = (
             bool(predicted.probabilities[self.run_index])
             and len(predicted.prediction_sets[self.run_index]) != 1
@@ -83,7 +83,7 @@ def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
             position,
             evaluation.manifest.records[position],
             task.method,
-            result.predicted.labels[i],
+            result.predictions.labels[i],
             result,
             i,
         )
@@ -221,9 +221,9 @@ def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | 
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
     for result in (result for result in predictions if result.is_wrong):
-        patch_map = result.result.predicted.load_map(result.run_index)
+        patch_map = result.result.predictions.load_map(result.run_index)
         if patch_map is not None:
-            score = max(result.result.predicted.scores[result.run_index])
+            score = max(result.result.predictions.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
@@ -307,7 +307,7 @@ def selection_warnings(evaluation: Evaluation) -> list[str]:
             f"If the best of {n_methods} methods is chosen by these scores, its score is too "
             "optimistic. Test it on further patients."
         )
-    adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED)]
+    adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED_SUFFIX)]
     if adapted:
         warnings.append(
             f"The threshold of {' and '.join(adapted)} was adapted to the test images without "
@@ -529,7 +529,7 @@ def _describe_counts(total: NDArray[np.int64]) -> str:
 
 def _draw_region_map(result: ImageResult) -> str:
     """Return the patch map, with outlines of the patches in the true region, as a data URI."""
-    stored_map = result.result.predicted.load_map(result.run_index)
+    stored_map = result.result.predictions.load_map(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"

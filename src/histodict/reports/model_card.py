@@ -291,7 +291,7 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
 def _performance_text(evaluation: Evaluation, method: str) -> str:
     values = [
         f"{row['metric']} {tables.format_interval(row)}"
-        for row in evaluation.values
+        for row in evaluation.metric_rows
         if row["method"] == method and row["n_per_class"] == evaluation.shown_size
     ]
     caveat = (
@@ -329,7 +329,7 @@ def _data_items(evaluation: Evaluation) -> dict[str, str]:
 def _method_items(evaluation: Evaluation) -> dict[str, str]:
     protocol = dict(tables.protocol_summary(evaluation))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(evaluation))
-    measures = ", ".join(evaluation.measures)
+    metrics = ", ".join(evaluation.metrics)
     n_methods = pluralize(len(evaluation.methods), "method")
     return {
         "4": f"compare {n_methods} for {_checklist_task_text(evaluation)}",
@@ -339,7 +339,7 @@ def _method_items(evaluation: Evaluation) -> dict[str, str]:
         else "an image without tissue counts as a wrong prediction with the score at the threshold",
         "12a": f"{protocol['Protocol']}. Split by: {protocol['Split by']}",
         "12c": "see Methods; all settings are in provenance.json",
-        "12e": f"{measures}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
+        "12e": f"{metrics}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
         "correction",
         "13": f"images per class: {classes}"
         + ("" if evaluation.region else "; balanced accuracy gives all classes equal weight"),

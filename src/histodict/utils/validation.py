@@ -42,7 +42,7 @@ def check_setting_names(names: Iterable[str], known: Iterable[str]) -> None:
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
-            f"unknown setting {name!r}{_suggestion(name, valid)}; valid settings: "
+            f"unknown setting {name!r}{suggest_names(name, valid)}; valid settings: "
             f"{', '.join(valid)}"
         )
 
@@ -58,7 +58,7 @@ def check_choice(what: str, name: object, known: Iterable[str]) -> None:
     """
     valid = sorted(known)
     if name not in valid:
-        suggestion = _suggestion(name, valid) if isinstance(name, str) else ""
+        suggestion = suggest_names(name, valid) if isinstance(name, str) else ""
         raise ValueError(f"{what} must be one of {', '.join(valid)}, not {short(name)}{suggestion}")
 
 
@@ -68,11 +68,12 @@ def describe_unknown(what: str, name: str, known: Iterable[str]) -> str:
     `what` is a noun, such as "method".
     """
     valid = list(known)
-    suggestion = _suggestion(name, valid)
+    suggestion = suggest_names(name, valid)
     return f"unknown {what} {name!r}{suggestion}; the {what}s are {', '.join(valid)}"
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def suggest_names(name: str, known: list[str]) -> str:
+    """Return " (did you mean …?)" with at most two similar names; "" if no name is similar."""
     matches = get_close_matches(name, known, n=2)
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 

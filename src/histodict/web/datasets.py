@@ -560,7 +560,7 @@ def _walk(folder: Path) -> tuple[dict[Path, FileState], list[FolderEntry]]:
 
 def _has_class_folders(folder: Path, entries: list[FolderEntry]) -> bool:
     try:
-        return bool(read_class_folders(folder, entries).locations)
+        return bool(read_class_folders(folder, entries).images)
     except ManifestError:  # splits and classes side by side
         return True
 

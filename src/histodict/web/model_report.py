@@ -17,7 +17,7 @@ import numpy as np
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.threshold import NOTE, describe_tuning
-from ..evaluation.measures import OVERLAPS
+from ..evaluation.measures import OVERLAP_METRICS
 from ..explain.patch_sample import PatchSample
 from ..images.pixel_size import PixelSize, size_warnings
 from ..metrics.intervals import (
@@ -121,7 +121,7 @@ def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Interval | N
         return {}
     tables = np.array([[*counts[index], 0] for counts in overlaps if counts])
     repeat = Repeat(np.full(len(tables), "image"), patients, tables)
-    return {name: _bootstrap_interval(metric, repeat) for name, metric in OVERLAPS.items()}
+    return {name: _bootstrap_interval(metric, repeat) for name, metric in OVERLAP_METRICS.items()}
 
 
 def _bootstrap_interval(metric: Metric, repeat: Repeat) -> Interval | None:

@@ -306,7 +306,7 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        message = f"the server could not start at {base}: {shorten(error)}. "
+        message = f"the server could not start at {base}: {shorten(error).rstrip('.')}. "
         if _is_same_server(base):
             message += "A histodict server with another workspace uses this address: open the link "
             message += "that it printed, or give another --port"
