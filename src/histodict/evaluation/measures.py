@@ -224,7 +224,7 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **score_columns(classes, result.predicted.scores[i]),
+                    **score_columns(classes, result.predictions.scores[i]),
                     **_region_columns(result, i, record),
                 }
             )
