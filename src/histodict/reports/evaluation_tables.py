@@ -329,7 +329,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
         evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
     ]
     sites = sorted({record.site for record in records if record.site})
-    pixel_sizes = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
+    pixel_sizes = [PixelSizeOption(table=record.mpp).resolve(record.path).mpp for record in records]
     scales = sorted({mpp for mpp in pixel_sizes if mpp})
     n_unscaled = pixel_sizes.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)

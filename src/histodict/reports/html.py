@@ -38,7 +38,7 @@ from ..patches.patch_map import COLOURS, class_css_colour
 from ..patches.rendering import jpeg_data_uri
 from ..precomputed.feature_file import is_feature_file
 from ..utils.files import atomic_write
-from ..utils.parallel import Threads
+from ..utils.parallel import ThreadExecutor
 from ..utils.progress import Callback, no_callback
 
 _WIDTH = 4.7  # inches
@@ -294,7 +294,9 @@ def patch_images(
                 for p in own_patches
             }
 
-    parts = map_with_progress(crop_patches, len(image_indices), "crop", callback, Threads(n_jobs))
+    parts = map_with_progress(
+        crop_patches, len(image_indices), "crop", callback, ThreadExecutor(n_jobs)
+    )
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 

@@ -24,7 +24,7 @@ from PIL import Image
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.survey import check_duplicates_by_content, check_readable
-from ..images.pixel_size import PixelSize, is_mixed
+from ..images.pixel_size import PixelSize, have_mixed_pixel_sizes
 from ..utils.files import stat_signature
 from ..utils.progress import Callback
 from ..utils.text_io import failure_reason, pluralize, write_checked_json
@@ -79,7 +79,7 @@ def check_image(
             grey = np.asarray(
                 image_file.convert("L").resize((_THUMBNAIL_PX, _THUMBNAIL_PX)), np.float32
             )
-        size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).at(record.path)
+        size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).resolve(record.path)
     except Exception as error:
         return ImageCheck(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
@@ -131,7 +131,7 @@ def _pixel_size_warnings(image_checks: list[ImageCheck]) -> list[str]:
             f"{unknown}. Images with and without pixel size cannot be trained together: set the "
             "pixel size above (µm per pixel), or in a column mpp."
         ]
-    if known and is_mixed(known):
+    if known and have_mixed_pixel_sizes(known):
         return [
             f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a common pixel "
             "size (mpp) in the training settings; otherwise the same cell has different sizes."

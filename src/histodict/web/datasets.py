@@ -118,7 +118,7 @@ class DatasetSettings:
 
     def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
         """Return the pixel size option of an image; `table_mpp` is µm per pixel in its table."""
-        return PixelSizeOption(default=self.mpp).with_table(table_mpp)
+        return PixelSizeOption(default=self.mpp).with_table_mpp(table_mpp)
 
 
 def _is_text_list(value: object) -> bool:
@@ -171,7 +171,7 @@ class Dataset:
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of an image, from its table, its file or the user's setting."""
-        return self.settings.pixel_size_option(record.mpp).at(record.path)
+        return self.settings.pixel_size_option(record.mpp).resolve(record.path)
 
     @property
     def is_labelled(self) -> bool:

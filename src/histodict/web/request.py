@@ -39,7 +39,7 @@ from ..utils.cache import Key, LRUCache
 from ..utils.files import file_key
 from ..utils.parallel import available_cores
 from ..utils.text_io import parse_json, shorten
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 from .annotation.quick_prediction import InteractiveImage, PatchFeatures
 from .dataset_checks import BackgroundChecks, excluded_image_names
 from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
@@ -214,7 +214,7 @@ class ApiRequest:
         if kind == "int" and isinstance(value, str) and name not in self.body:
             with suppress(ValueError):
                 value = int(value)
-        check_kind(name, value, kind)
+        check_type(name, value, kind)
         return value
 
     @cached_property

@@ -29,7 +29,7 @@ from ..models.model_file import ModelFileError
 from ..utils.child_process import exit_with_parent
 from ..utils.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
 from ..utils.text_io import failure_reason, write_checked_json
-from ..utils.validation import set_hint_surface
+from ..utils.validation import set_hint_interface
 from .dataset_checks import check_training_images, excluded_image_names
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
 from .maps import compute_prediction, count_overlap, load_map, load_or_compute
@@ -227,5 +227,5 @@ JOB_FUNCTIONS: dict[str, Callable[[Job, Callback], None]] = {"train": train, "ma
 
 
 if __name__ == "__main__":
-    set_hint_surface("web")
+    set_hint_interface("web")
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -21,7 +21,7 @@ from ...models.image_pipeline import AtomTable
 from ...patches.rendering import encode_jpeg, encode_png, render_vector
 from ...reports.html import draw_outline, square_around
 from ...utils.cache import Key
-from ...utils.files import file_key, key_of_files
+from ...utils.files import file_key, files_key
 from ..annotation.store import class_colours
 from ..jobs import IMPORTED, count_comparable_trainings, find_job
 from ..model_report import (
@@ -258,7 +258,7 @@ def _report_key(request: ApiRequest, training_images: Manifest, test: Manifest) 
     images = [path for r in (*training_images.records, *test.records) for path in r.files]
     n_models = count_comparable_trainings(request.user, job)
     manifests, threshold = (training_images, test), request.query.get("point")
-    content = repr((key_of_files((*files, *images)), *manifests, threshold, n_models))
+    content = repr((files_key((*files, *images)), *manifests, threshold, n_models))
     return (hashlib.sha256(content.encode()).hexdigest(),)
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from ...decision.threshold import NOTE, count_tuned_on
 from ...export.qupath import geojson_features
-from ...images.pixel_size import PixelSize, size_hint, size_warnings
+from ...images.pixel_size import PixelSize, pixel_size_hint, size_warnings
 from ...models.predictions import Prediction
 from ...patches.patch_map import PatchMap
 from ...patches.rendering import encode_png
@@ -101,7 +101,7 @@ def _prediction_to_json(request: ApiRequest, prediction: Json) -> Json:
         )
         prediction = prediction | prediction_to_json(at_threshold)
     model, size = request.loaded_model.model, PixelSize(prediction["mpp"], prediction["mpp_from"])
-    size = replace(size, hint=size_hint(request.record.path) if size.is_guessed else "")
+    size = replace(size, hint=pixel_size_hint(request.record.path) if size.is_guessed else "")
     warnings = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     if count_tuned_on(model.training_info_, [request.record.path]):
         warnings.append(f"this model was {NOTE}")
