@@ -418,7 +418,7 @@ def _score_images(
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
-                mpp = size.with_table(image.mpp)
+                mpp = size.with_table_mpp(image.mpp)
                 predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 failures.append((image, str(error)))

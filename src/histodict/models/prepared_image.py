@@ -25,7 +25,7 @@ from ..annotations.annotation_file import AnnotationFile
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
-from ..images.pixel_size import file_pixel_size, pixel_size_advice, size_hint
+from ..images.pixel_size import file_pixel_size, pixel_size_advice, pixel_size_hint
 from ..images.source import ImageSource, open_image
 from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
@@ -224,7 +224,7 @@ class PreparedImage:
         self.mpp = source.mpp
         self.offset = source.offset
         self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
-        self._region = region_of_interest.region(source) if region_of_interest else None
+        self._region = region_of_interest.region_mask(source) if region_of_interest else None
         # A tile or photograph is cropped to its content.
         content = crop_to_content(source, recipe.patch_px * self.downsample, self._image_key)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
@@ -384,7 +384,7 @@ def image_downsample(
     """
     if recipe.mpp is not None:
         if mpp is None:
-            file_hint = size_hint(path)
+            file_hint = pixel_size_hint(path)
             raise ImageError(
                 f"{path}: the pixel size is unknown, and the model works at {recipe.mpp:g} µm "
                 f"per pixel: {pixel_size_advice()}{file_hint and f'. {file_hint}'}"
@@ -451,7 +451,7 @@ class PrecomputedImage(PreparedImage):
         self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
         self.content = self
-        self._region = region_of_interest.region(self) if region_of_interest else None
+        self._region = region_of_interest.region_mask(self) if region_of_interest else None
         self._rows = np.flatnonzero(self._stored_patches_inside())  # rows of the file
         self.grid_positions = positions[self._rows]
         self._index_map[tuple(self.grid_positions.T)] = np.arange(len(self._rows))

@@ -401,14 +401,11 @@ class RegionDetector(ImageEstimator):
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = PixelSizeOption.from_mpp(mpp).at(path)
-        patch_map = self.model_.score_image(
-            path, size.user_mpp, callback, region_of_interest
-        ).patch_map
-        assert patch_map is not None
-        return self._make_prediction(
-            patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
-        )
+        size = PixelSizeOption.from_mpp(mpp).resolve(path)
+        scores = self.model_.score_image(path, size.user_mpp, callback, region_of_interest)
+        assert scores.patch_map is not None
+        patch_map = scores.patch_map.threshold(self.margin_threshold_)
+        return self._make_prediction(patch_map, path, size.with_assumed_mpp(self.model_.mpp_))
 
     def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:
         """Apply this model's minimum region size to a prediction, without reading the image again.
