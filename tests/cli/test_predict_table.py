@@ -258,6 +258,25 @@ def test_another_model_or_setting_needs_another_folder(
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+def test_results_do_not_belong_to_a_model_that_replaced_theirs_during_loading(
+    small_models, tissue, tmp_path, monkeypatch
+):
+    image = sorted((tissue / "healthy").iterdir())[0]
+    model = shutil.copy(small_models.path("dfdl"), tmp_path / "a.histodict")
+    arguments = ["predict", str(model), str(image), "-o", str(tmp_path / "o")]
+
+    def load_and_replace(path, **options):
+        loaded = load_model(path, **options)
+        loaded.with_threshold(0.9).save(path)
+        return loaded
+
+    with monkeypatch.context() as patch:
+        patch.setattr("histodict.models.load_model", load_and_replace)
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    second = CliRunner().invoke(app, arguments)
+    assert second.exit_code == 2 and "another model" in second.output
+
+
 def test_images_may_be_repeated_with_their_pixel_size(run_command, tissue, tmp_path):
     """Some could not be predicted without it; no row with another size is left."""
     image = sorted((tissue / "healthy").iterdir())[0]

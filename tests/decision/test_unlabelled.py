@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from histodict.decision.calibration import ScoreCombination
 from histodict.decision.threshold import (
     ThresholdAdaptation,
+    is_bimodal,
     two_means_midpoint,
     unlabelled_threshold,
 )
+from histodict.models import EnsembleClassifier
+from histodict.models.recipe import preset
 
 
 def test_two_means_equals_scikit_learn(rng):
@@ -63,3 +67,14 @@ def test_adaptation_counts_changed_images_and_groups(rng):
 def test_small_group_is_reported():
     assert ThresholdAdaptation.from_scores([0.0] * 9 + [2.0, 2.0], 0.5).has_small_group
     assert not ThresholdAdaptation.from_scores([0.0] * 8 + [2.0, 2.0], 0.5).has_small_group
+
+
+def test_one_group_of_bounded_ensemble_scores_is_not_two_groups(rng):
+    """The tanh of an ensemble moves many scores of one group to both ends of the range."""
+    ensemble = EnsembleClassifier(preset("fast"))
+    ensemble.class_names_, ensemble.threshold_shift_ = ["a", "b"], 0.0
+    ensemble.combination_ = ScoreCombination(np.ones(1), np.ones(1), tanh_scale=1.0)
+    scores = np.tanh(rng.normal(0, 3, 80))
+    assert is_bimodal(scores)
+    with pytest.raises(ValueError, match="do not form two groups"):
+        ensemble.adapt_threshold(scores)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
 
 from histodict.kernels import class_residuals, encode_joint, encode_lasso, encode_omp, update_atoms
 from histodict.kernels.cpu import backend as cpu
@@ -28,6 +29,18 @@ def test_lasso_with_large_correlations_keeps_masked_atoms_out(rng):
         expected = encode_lasso(D, Y, 1e-2)
         np.testing.assert_array_equal(S.indices, expected.indices)
         np.testing.assert_allclose(S.data / 1e100, expected.data, rtol=1e-9)
+
+
+def test_excluded_atom_is_not_selected_again_if_its_correlation_is_large():
+    """d_1 is excluded, as it is nearly −d_0; its large correlation must not keep d_2 out."""
+    D, y, scale = np.eye(16), np.zeros((1, 16)), 1e100
+    D[1] = 0
+    D[1, :2] = -1, 2e-5
+    y[0, :3] = 100, 1e6, 5
+    with pytest.warns(ConvergenceWarning):
+        S = encode_lasso(D, y * scale, scale)
+    assert S.indices.tolist() == [0, 2]
+    np.testing.assert_allclose(S.data / scale, [99, 4], rtol=1e-9)
 
 
 @pytest.mark.parametrize("n_atoms", [1, 2, 3, 4, 40])

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -416,11 +417,16 @@ def test_map_without_workers_times_out(monkeypatch):
         results = ClusterExecutor(client).map(lambda x: time.sleep(x) or x, [0.0, 1.5, 0.0])
         assert next(results) == 0.0
         local.scale(0)
-        with (
-            pytest.warns(UserWarning, match="no worker is connected; waiting"),
-            pytest.raises(ClusterError, match="no worker was connected for 1 seconds"),
-        ):
-            list(results)
+        rescue = threading.Timer(20, local.scale, [1])  # without a time limit, the test fails
+        rescue.start()
+        try:
+            with (
+                pytest.warns(UserWarning, match="no worker is connected; waiting"),
+                pytest.raises(ClusterError, match="no worker was connected for 1 seconds"),
+            ):
+                list(results)
+        finally:
+            rescue.cancel()
 
 
 @needs_dask
@@ -526,6 +532,7 @@ def test_batch_system_gets_the_options_of_the_file(cluster, tmp_path, monkeypatc
 
 _WITHOUT = """
 import sys
+import threading
 class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "triton", "distributed", "dask", "dask_jobqueue"):

@@ -297,6 +297,15 @@ def test_new_job_is_a_single_file(tmp_path):
     assert job.state()["state"] == jobs.CANCELLED
 
 
+@pytest.mark.parametrize(("state", "run"), [("cancelled", 1), ("waiting", 1), ("running", 2)])
+def test_end_of_a_run_does_not_change_a_cancelled_or_restarted_job(tmp_path, state, run):
+    job = queue_module.Job(tmp_path)
+    job.set_state(queue_module.RUNNING, 1)
+    job.set_state(state, run)
+    job.end_run(1, queue_module.DONE)
+    assert (job.state()["state"], job.state()["run"]) == (state, run)
+
+
 def test_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
     from histodict.web import jobs
     from histodict.web.workspace import UserWorkspace

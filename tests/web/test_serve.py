@@ -90,6 +90,13 @@ def test_small_responses_are_sent_at_once():
 # --- one server per workspace -------------------------------------------------------------------
 
 
+@pytest.fixture
+def no_second_server(monkeypatch):
+    """Fail at once if a second server starts, which would otherwise run without end."""
+    monkeypatch.setattr(server, "make_app", lambda *args, **options: pytest.fail("it started"))
+
+
+@pytest.mark.usefixtures("no_second_server")
 def test_second_server_on_a_workspace_is_refused_with_the_address_of_the_first(demo):
     for port in (free_port(), demo.port):
         with pytest.raises(OSError, match="another server uses this workspace") as caught:
@@ -98,6 +105,7 @@ def test_second_server_on_a_workspace_is_refused_with_the_address_of_the_first(d
         assert "needs another --workspace" in str(caught.value)
 
 
+@pytest.mark.usefixtures("no_second_server")
 def test_workspace_is_locked_also_by_another_path(demo, tmp_path):
     (tmp_path / "link").symlink_to(demo.workspace)
     with pytest.raises(OSError, match="another server uses"):
