@@ -37,7 +37,11 @@ PACKAGE = ROOT / "src" / "histodict"
 # Test folders and files of each package.
 TESTS = {
     "kernels": ["tests/kernels", "tests/dictionaries"],
-    "methods": ["tests/methods", "tests/test_methods_on_images.py"],
+    "methods": [
+        "tests/methods",
+        "tests/test_methods_on_images.py",
+        "tests/test_sklearn_contract.py",
+    ],
     "decision": ["tests/decision", "tests/models", "tests/explain"],
     "metrics": ["tests/metrics", "tests/evaluation", "tests/models/test_ensemble.py"],
 }

@@ -120,7 +120,8 @@ def test_statistic_of_two_points_is_half_their_distance(n_outliers, distance):
 
 def test_smoothed_histogram_is_a_kernel_density(rng):
     """The values at the bin centres are those of SciPy, with outliers in the border bins."""
-    sets = np.concatenate([rng.gumbel(size=(3, 60)), rng.standard_cauchy((1, 60))])
+    sets = rng.gumbel(size=(4, 60))
+    sets[2:, 0] = -30, 30
     centred = sets - np.median(sets, axis=1, keepdims=True)
     standardised = np.clip(centred / sets.std(axis=1, keepdims=True), -5, 5)
     counts = two_groups._histograms(sets)
@@ -133,4 +134,4 @@ def test_smoothed_histogram_is_a_kernel_density(rng):
             centres = np.linspace(-5, 5, n_bins)
             smoothed = found @ two_groups._smoothing_matrix(width) / width / np.sqrt(2 * np.pi)
             np.testing.assert_allclose(smoothed, density(centres), atol=0.02)
-    assert counts[:, [0, -1]].any()
+    assert counts[:, 0].any() and counts[:, -1].any()
