@@ -175,7 +175,7 @@ def trace_tests(package: str, jobs: int, folder: Path) -> Traced:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS[package]]
         command += [f"--cov={PACKAGE / package}", "--cov-context=test", "--cov-report="]
         command += ["-n", str(jobs), f"--junitxml={report}.part", "-o", "junit_family=xunit1"]
-        # Tests that fail without any change cannot judge a mutant; they are left out below.
+        # Tests that fail without any change reveal nothing about a mutant; they are left out below.
         subprocess.run(
             command, cwd=ROOT, env=os.environ | {"COVERAGE_FILE": str(data)}, check=False
         )
@@ -200,7 +200,7 @@ def trace_tests(package: str, jobs: int, folder: Path) -> Traced:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def judge(mutant: Mutant, tests: list[str], copy: Path) -> str:
+def run_mutant(mutant: Mutant, tests: list[str], copy: Path) -> str:
     """Return "killed", "survived" or "untested" for a mutant in a copy of the source."""
     if not tests:
         return "untested"
@@ -232,14 +232,14 @@ def judge(mutant: Mutant, tests: list[str], copy: Path) -> str:
 
 
 def run(package: str, sample: int, jobs: int, folder: Path, deadline: float) -> None:
-    """Judge a random sample of the mutants of a package, and append results to a file."""
+    """Run a random sample of the mutants of a package, and append the results to a file."""
     everything = [
         mutant
         for path in sorted((PACKAGE / package).rglob("*.py"))
         if not set(path.parts) & set(_EXCLUDED_FOLDERS)
         for mutant in mutants_of(path)
     ]
-    drawn = random.Random(package).sample(everything, min(sample, len(everything)))
+    sample_mutants = random.Random(package).sample(everything, min(sample, len(everything)))
     results = folder / f"{package}.jsonl"
     known = {r["name"] for r in read_results(results)}
     traced = trace_tests(package, jobs, folder)
@@ -254,7 +254,7 @@ def run(package: str, sample: int, jobs: int, folder: Path, deadline: float) -> 
                 return
             copy, start = copies.get(), time.time()
             try:
-                status = judge(mutant, traced.tests_of(mutant), copy)
+                status = run_mutant(mutant, traced.tests_of(mutant), copy)
             finally:
                 copies.put(copy)
             row = asdict(mutant) | {"name": mutant.name, "status": status}
@@ -262,7 +262,7 @@ def run(package: str, sample: int, jobs: int, folder: Path, deadline: float) -> 
             file.flush()
 
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, drawn))
+            list(pool.map(work, sample_mutants))
 
 
 def read_results(path: Path) -> list[dict[str, object]]:

@@ -359,7 +359,7 @@ def adapt(
             model, records, images.pixel_size, skip_unreadable
         )
         warn_of_skipped_images(failures, len(records))
-        adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)
+        adapted = model.adapt_threshold(scores, force=force).with_tuning_images(scored_paths)
         change = adapted.training_info_["tuning"][-1]
         if failures:
             change["left_out"] = failures
@@ -410,7 +410,7 @@ def _score_images(
     with progress_bars() as callback:
         report = check_readable(images, model.n_jobs, callback)
         if not skip_unreadable:
-            report.check()
+            report.raise_if_unusable()
         reasons = {record.path: reason for record, reason in report.unusable}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("predict", 0, len(images), work=fractions[0]))
@@ -418,13 +418,13 @@ def _score_images(
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
-                mpp = size.with_table(image.mpp)
+                mpp = size.with_table_mpp(image.mpp)
                 predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 failures.append((image, str(error)))
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_unreadable:
-        ReadabilityReport(len(images), failures).check()
+        ReadabilityReport(len(images), failures).raise_if_unusable()
     warn_of_pixel_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]

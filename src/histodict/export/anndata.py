@@ -81,7 +81,7 @@ def read_atom_statistics(path: Path) -> list[Row]:
     Raises
     ------
     ValueError
-        If the file is no such table.
+        If the file is not such a table.
     """
     (_, header), *records = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
@@ -98,7 +98,7 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnn
     Raises
     ------
     ValueError
-        If the statistics belong to other atoms.
+        If the statistics belong to other atoms, or other atoms are disabled.
     """
     if not rows:
         return
@@ -150,7 +150,7 @@ def _parse_boolean(name: str, value: Any) -> bool:
     return text in _TRUE_VALUES
 
 
-_IMAGE_PX = 512  # longer side of the thumbnail
+_THUMBNAIL_PX = 512  # longer side of the thumbnail
 _EMPTY_ELEMENTS = ("layers", "obsp", "varp")  # empty parts, which the format requires
 
 
@@ -160,10 +160,10 @@ class ImageMetadata:
 
     Attributes
     ----------
-    library_id : name that distinguishes patches of the image from those of others in one table
-    record : row of the image table; None without one
+    library_id : name of the image, which is unique in a table of several images
+    record : patient, label and mask of the image; None if unknown
     model_digest : digest of the model file; None for a model in memory
-    atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if not known
+    atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if unknown
     """
 
     library_id: str
@@ -190,18 +190,18 @@ def check_patch_level(model: Model) -> None:
         )
 
 
-def check_statistics_match(model: Model, path: Path | None) -> None:
+def check_statistics_file(model: Model, path: Path | None) -> None:
     """Check that a table of atom statistics belongs to the model's atoms.
 
     Parameters
     ----------
     model : trained model
-    path : path of the table; None for none
+    path : table written by `histodict atoms --csv`; None to check nothing
 
     Raises
     ------
     ValueError
-        If the table belongs to other atoms, or the model has none.
+        If the table belongs to other atoms, or the model has no atoms.
     """
     atoms = model.model_.atoms()
     if path is None:
@@ -391,7 +391,7 @@ class _PatchTable:
 
     def _uns(self) -> dict[str, Any]:
         with open_image(self.patch_map.path) as source:
-            thumbnail, size = source.thumbnail(min(_IMAGE_PX, max(source.size))), source.size
+            thumbnail, size = source.thumbnail(min(_THUMBNAIL_PX, max(source.size))), source.size
         scales = {
             "tissue_hires_scalef": max(thumbnail.shape[:2]) / max(size),
             "spot_diameter_fullres": self.patch_map.grid.patch_side,
@@ -452,7 +452,7 @@ def to_anndata(
     ----------
     model : trained model that predicts patches
     image : path of an image or slide, array (height, width, 3) of uint8, or Pillow image
-    mpp : as in `predict`
+    mpp : pixel size (µm) of the image; None to read it from the file
     library_id : name of the image in `uns["spatial"]` and in tables of several images; None for
         the name of the file
     statistics : statistics of the atoms, from `atom_statistics`, added as columns of `var`
@@ -510,8 +510,8 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
     keys = {"region": _TILES, "region_key": _REGION, "instance_key": _TILE_ID}
     return spatialdata.SpatialData(
-        images={_IMAGE_KEY: _image(spatial)},
-        shapes={_TILES: _squares(table, spatial["scalefactors"]["spot_diameter_fullres"])},
+        images={_IMAGE_KEY: _thumbnail_element(spatial)},
+        shapes={_TILES: _tile_shapes(table, spatial["scalefactors"]["spot_diameter_fullres"])},
         tables={_TABLE: models.TableModel.parse(table, **keys)},
     )
 
@@ -533,7 +533,7 @@ def _single_spatial_entry(table: Any) -> Any:
     return next(iter(images.values()))
 
 
-def _squares(table: Any, side: float) -> Any:
+def _tile_shapes(table: Any, side: float) -> Any:
     shapely, geopandas = import_module("shapely"), import_module("geopandas")
     x, y = (table.obsm["spatial"] - side / 2).T
     frame = geopandas.GeoDataFrame(
@@ -543,7 +543,7 @@ def _squares(table: Any, side: float) -> Any:
     return import_module("spatialdata.models").ShapesModel.parse(frame)
 
 
-def _image(spatial: Any) -> Any:
+def _thumbnail_element(spatial: Any) -> Any:
     """Return the thumbnail as SpatialData image, with the transformation to level-0 pixels.
 
     `spatial` is the entry of an image in `uns["spatial"]`.
