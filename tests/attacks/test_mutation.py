@@ -76,16 +76,16 @@ def test_mutants_change_one_place_of_code_but_no_annotation_message_or_text(pack
 
 def test_mutant_is_killed_by_a_crash_and_survives_without_a_failing_test(package, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # saves time
-    file, source = package / "small.py", "unused, signal = 1, 0\n"
+    file, source = package / "small.py", "unused, crashes = 1, 0\n"
     (package / "__init__.py").touch()
     file.write_text(source)
     root = package.parent
     (root / "test_small.py").write_text(
-        "import os\nfrom histodict.small import signal\n\n"
-        "def test_signal():\n    os.kill(os.getpid(), 11 * signal)\n"
+        "import os\nfrom histodict.small import crashes\n\n"
+        "def test_small():\n    if crashes:\n        os.abort()\n"
     )
-    unused, signal = mutation.mutants_of(file)
-    judged = [mutation.judge(m, ["test_small.py"], root) for m in (unused, signal)]
-    assert judged == ["survived", "killed"]
+    unused, crash = mutation.mutants_of(file)
+    statuses = [mutation.run_mutant(m, ["test_small.py"], root) for m in (unused, crash)]
+    assert statuses == ["survived", "killed"]
     assert file.read_text() == source
-    assert mutation.judge(unused, [], root) == "untested"
+    assert mutation.run_mutant(unused, [], root) == "untested"
