@@ -22,6 +22,7 @@ from histodict.decision.threshold import (
     count_tuned_on,
     describe_tuning,
     fingerprint,
+    with_change,
 )
 from histodict.models import EnsembleClassifier, RegionDetector, load_model, save_model
 from histodict.models.model_file import read_header
@@ -182,3 +183,22 @@ def test_fingerprints_distinguish_files(tmp_path):
         assert fingerprint(one) != fingerprint(other)
     other.write_bytes(one.read_bytes())
     assert fingerprint(one) == fingerprint(other)
+
+
+def test_fingerprints_of_stored_models_remain_valid(tmp_path):
+    """Model files contain fingerprints; another length or digest would match no image."""
+    (tmp_path / "image").write_bytes(b"pixels")
+    assert fingerprint(tmp_path / "image") == "48f0710f478fdcef"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"previous": 0.25, "value": 0.5}, "set manually from 0.25 to 0.5"),
+        ({"previous": None, "value": 0.5}, "set manually"),
+        ({"previous": 0.25, "value": None, "shift": 0.5}, "set manually, scores moved by -0.5"),
+    ],
+)
+def test_description_of_a_change_omits_unknown_values(values, text):
+    record = with_change({}, "manual", **values)
+    assert describe_tuning(record).startswith(f"{text}, images not recorded (")
