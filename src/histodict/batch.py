@@ -67,7 +67,7 @@ from .models.predictions import region_rings, region_rows
 from .patches.rendering import save_overlay
 from .utils.files import atomic_write, content_digest, file_key
 from .utils.missing_chunks import missing_chunks_allowed
-from .utils.parallel import Executor, Threads
+from .utils.parallel import Executor, ThreadExecutor
 from .utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .utils.results_folder import Content, ResultsFolder
 from .utils.text_io import Row, failure_reason, printable, write_table
@@ -180,7 +180,7 @@ class ImageTask:
     @property
     def image_pixel_size(self) -> PixelSizeOption:
         """Pixel size option, with the pixel size of this image from the table if that has one."""
-        return self.pixel_size_option.with_table(self.record.mpp)
+        return self.pixel_size_option.with_table_mpp(self.record.mpp)
 
 
 def _file_key_if_exists(path: Path) -> list[Any]:
@@ -283,12 +283,12 @@ def predict_and_export(
 
 def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
     """Predict an image; if it is a feature file of a known image, place the map on that image."""
-    image, within = task.record.image, task.record.region_of_interest
+    image, region = task.record.image, task.record.region_of_interest
     prediction: Prediction = model.predict_one(
-        task.record.path, mpp=task.image_pixel_size, callback=callback, within=within
+        task.record.path, mpp=task.image_pixel_size, callback=callback, region_of_interest=region
     )
-    if within is not None and not prediction.n_patches:
-        raise ValueError(f"{within.path}: no patch with tissue lies inside these annotations")
+    if region is not None and not prediction.n_patches:
+        raise ValueError(f"{region.path}: no patch with tissue lies inside these annotations")
     if image is not None and prediction.patch_map is not None:
         prediction = replace(prediction, patch_map=prediction.patch_map.covering(image))
         # Regions move with the map.
@@ -433,7 +433,7 @@ def predict_images(
     worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
     predict = partial(predict_and_export, worker_model, folder.absolute(), progress)
-    results = (executor or Threads(1)).map(predict, missing, on_worker_death=str)
+    results = (executor or ThreadExecutor(1)).map(predict, missing, on_worker_death=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(

@@ -20,7 +20,7 @@ from histodict.models import Plan
 from histodict.models.recipe import Recipe
 from histodict.reports import evaluation_tables as evaluation_errors
 from histodict.reports.evaluation_page import write_evaluation_page
-from histodict.reports.model_card import ITEMS
+from histodict.reports.model_card import CHECKLIST_ITEMS
 from histodict.utils.parallel import ExecutionOptions
 from tests.evaluation import planted
 from tests.evaluation.planted import evaluate_planted, one_hot, write_images, wrong_for
@@ -418,7 +418,9 @@ def test_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
 
 def test_checklist_is_complete(page):
     (rows,) = (t for t in page.tables if t and t[0][0].startswith("1\u2002Title"))
-    assert [row[0] for row in rows] == [f"{item}\u2002{requested}" for item, requested in ITEMS]
+    assert [row[0] for row in rows] == [
+        f"{item}\u2002{requested}" for item, requested in CHECKLIST_ITEMS
+    ]
     items = {row[0].partition("\u2002")[0]: row[1] for row in rows}
     assert items["17"] == "not recorded"  # not provided
     assert items["6a"] == "2: north, south"

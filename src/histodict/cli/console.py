@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from ..utils.progress import STAGES, Callback, Progress
+from ..utils.progress import STAGE_LABELS, Callback, Progress
 from ..utils.text_io import limit_lines, printable
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 def report_interruption(signal_name: str) -> None:
     """Print the signal, the progress so far and how to resume."""
     position = "; ".join(
-        f"{STAGES.get(stage, stage)}: {progress.done} of {progress.total}"
+        f"{STAGE_LABELS.get(stage, stage)}: {progress.done} of {progress.total}"
         for stage, progress in _latest_progress.items()
     )
     text = f"by {signal_name}{f' ({position})' if position else ''}"

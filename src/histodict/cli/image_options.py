@@ -181,7 +181,7 @@ def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
         if value is not None:
-            check_number(option, value, above=True)
+            check_number(option, value, exclusive=True)
     if mpp is not None and override_mpp is not None:
         raise ValueError("--mpp cannot be combined with --override-mpp, which sets all images")
 
@@ -238,8 +238,8 @@ def warn_of_assumed_sizes(
     model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
 ) -> None:
     """Warn about unknown pixel sizes before a run; `default_size` has the command-line options."""
-    sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
-    warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
+    sizes = [default_size.with_table_mpp(record.mpp).resolve(record.path) for record in records]
+    warn_of_pixel_sizes(model, [size.with_assumed_mpp(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, assignments: list[str] | None) -> dict[str, str]:

@@ -359,7 +359,7 @@ def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> Regio
     inside all outlines if no names are passed. Otherwise it is the region in the mask.
     """
     if record.annotations is not None:
-        return record.annotations.with_classes(*names).region(image, allow_missing=True)
+        return record.annotations.with_classes(*names).region_mask(image, allow_missing=True)
     assert record.mask is not None
     if is_feature_file(record.path):
         check_has_slide_size(record.path)

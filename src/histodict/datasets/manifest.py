@@ -591,7 +591,7 @@ def _parse_mpp(location: str, cell: str) -> float | None:
     if not cell:
         return None
     try:
-        return check_number("mpp", float(cell.replace(",", ".")), above=True)
+        return check_number("mpp", float(cell.replace(",", ".")), exclusive=True)
     except ValueError:
         raise ManifestError(
             f"{location}: mpp must be a positive number (µm per pixel) or empty, not "

@@ -19,11 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError
-from ..images.pixel_size import PixelSizeOption, first_hint, is_mixed, pixel_size_advice
+from ..images.pixel_size import (
+    PixelSizeOption,
+    first_hint,
+    have_mixed_pixel_sizes,
+    pixel_size_advice,
+)
 from ..images.raster import check_readable_file
 from ..images.source import ImageSource, open_image
 from ..precomputed.feature_file import check_features, is_feature_file, open_features
-from ..utils.files import content_digest, exists, file_bytes, file_key, sampled_digest
+from ..utils.files import content_digest, exists, file_key, file_size, sampled_digest
 from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import failure_reason, limit_lines, pluralize, truncated_list
@@ -199,7 +204,7 @@ def _with_pixel_size(
     record: ImageRecord, mpp: float | None, override_mpp: float | None
 ) -> ImageRecord:
     try:
-        size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
+        size = PixelSizeOption(mpp, record.mpp, override_mpp).resolve(record.path)
     except ImageError:  # the survey lists all unreadable images
         return record
     return replace(record, mpp=size.user_mpp)
@@ -255,7 +260,7 @@ def _read_properties(record: ImageRecord, cache_key: str) -> ImageProperties:
             load_region(record, source, "")
         if (
             record.region_of_interest is not None
-            and not record.region_of_interest.region(source).any()
+            and not record.region_of_interest.region_mask(source).any()
         ):
             raise ImageError(
                 f"{record.region_of_interest.path}: the outlines contain no pixels of {record.path}"
@@ -294,7 +299,7 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
     """Return groups of two or more records with identical files."""
     groups = [list({record.path: record for record in records}.values())]
-    steps: tuple[Callable[[Path], object], ...] = (file_bytes, _head_digest, content_digest)
+    steps: tuple[Callable[[Path], object], ...] = (file_size, _head_digest, content_digest)
     for step in steps:
         groups = [subgroup for group in groups for subgroup in _split_by_key(group, step)]
     return groups
@@ -338,7 +343,7 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
         If some, but not all pixel sizes are unknown; if all are unknown and the model resamples
         images; or if the model does not resample images and their sizes differ by more than 10 %.
     """
-    options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
+    options = [PixelSizeOption(table=record.mpp).resolve(record.path) for record in records]
     sizes = [size.mpp for size in options]
     known = [size for size in sizes if size is not None]
     unknown = list(
@@ -357,7 +362,7 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
         )
     if model_mpp is not None or not known:
         return None
-    if is_mixed(known):
+    if have_mixed_pixel_sizes(known):
         size = f"{max(known):g}"
         remedy = hint(
             python=f"with the setting mpp={size}",

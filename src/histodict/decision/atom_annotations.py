@@ -29,7 +29,7 @@ from scipy.ndimage import uniform_filter
 from scipy.sparse import csr_array
 
 from ..methods.patch_classifier import DistanceContributions
-from ..utils.validation import check_kind, check_whole_number
+from ..utils.validation import check_type, check_whole_number
 
 
 def code_signs(mean_codes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -328,14 +328,14 @@ def check_notes(notes: object) -> None:
     if not isinstance(notes, list):
         raise ValueError(f"atoms must be a list of annotations, not {short(notes)}")
     for note in notes:
-        check_kind("annotation of an atom", note, "dict[str, Any]")
+        check_type("annotation of an atom", note, "dict[str, Any]")
         if set(note) != set(_FIELD_TYPES):
             raise ValueError(
                 f"an annotation of an atom must have the keys {sorted(_FIELD_TYPES)}, not "
                 f"{short(sorted(note))}"
             )
         for name, kind in _FIELD_TYPES.items():
-            check_kind(f"atoms: {name}", note[name], kind)
+            check_type(f"atoms: {name}", note[name], kind)
         check_whole_number("atoms: atom", note["atom"], 0)
         check_name(note["name"])
         check_name(note["group"])

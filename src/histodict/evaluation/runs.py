@@ -18,9 +18,9 @@ from ..images.memory_image import enable_worker_image_cache, image_cache_enabled
 from ..model_selection.splits import Split
 from ..models.cross_validation import RunCache, RunPredictions, TrainTestRun, UnfittedModel
 from ..models.plan import Plan
-from ..utils.parallel import ExecutionOptions, count_jobs, map_processes, single_blas_thread
+from ..utils.parallel import ExecutionOptions, effective_n_jobs, map_processes, single_blas_thread
 from ..utils.progress import Progress
-from ..utils.text_io import EXPECTED, failure_reason
+from ..utils.text_io import EXPECTED_ERRORS, failure_reason
 
 UNLABELLED_SUFFIX = "+unlabelled"
 
@@ -142,7 +142,7 @@ def _run_parallel(
     jobs: list[TrainTestRun],
     execution: ExecutionOptions,
 ) -> Iterator[RunPredictions | str | None]:
-    n_processes = min(count_jobs(execution.n_jobs), len(jobs))
+    n_processes = min(effective_n_jobs(execution.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
         return
@@ -187,7 +187,7 @@ def _result_or_error(
     """Return `function(run)`, or the error message if it fails, so that other runs continue."""
     try:
         return function(run)
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         return failure_reason(error)

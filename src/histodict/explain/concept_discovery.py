@@ -44,7 +44,7 @@ from ..decision.aggregation import count_scores, score_columns
 from ..dictionaries.atoms import normalize
 from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
-from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
+from ..images.pixel_size import PixelSize, PixelSizeOption, have_mixed_pixel_sizes
 from ..kernels import encode_omp
 from ..models.feature_extraction import extraction_recipe
 from ..models.model_file import digest, serialize
@@ -53,7 +53,7 @@ from ..models.prepared_image import open_prepared_image
 from ..models.recipe import PRESETS, Recipe
 from ..precomputed.feature_file import FeatureMetadata, common_metadata, is_feature_file
 from ..utils.files import atomic_write
-from ..utils.parallel import Executor, Threads
+from ..utils.parallel import Executor, ThreadExecutor
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import Row, parse_json, pluralize
 from ..utils.validation import check_whole_number
@@ -162,14 +162,14 @@ class ConceptTrainingSet:
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of the image of a record."""
-        return self.pixel_sizes.with_table(record.mpp).at(record.path)
+        return self.pixel_sizes.with_table_mpp(record.mpp).resolve(record.path)
 
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
         record = self.records[index]
-        mpp = self.pixel_size(record).user_mpp
+        mpp, region = self.pixel_size(record).user_mpp, record.region_of_interest
         return open_prepared_image(
-            record.path, mpp, self.recipe, trained=self.metadata, within=record.region_of_interest
+            record.path, mpp, self.recipe, trained_metadata=self.metadata, region_of_interest=region
         )
 
     def describe_size_differences(self) -> str:
@@ -178,7 +178,7 @@ class ConceptTrainingSet:
             return ""
         sizes = [self.pixel_size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
-        if known and is_mixed(known):
+        if known and have_mixed_pixel_sizes(known):
             issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
         elif known and len(known) < len(sizes):
             n = len(sizes) - len(known)
@@ -219,7 +219,7 @@ def learn_concepts(
     """
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _sample_training_features(
-        source, random_state, callback, executor or Threads(n_jobs)
+        source, random_state, callback, executor or ThreadExecutor(n_jobs)
     )
     centre = X.mean(axis=0, dtype=np.float64).astype(np.float32)
     Y = np.ascontiguousarray(normalize(X - centre), dtype=np.float32)
@@ -292,7 +292,7 @@ def compute_usage(
                     sums += np.stack([part.sum(axis=0, dtype=np.float64) for part in parts])
         return n, sums / max(1, n)
 
-    executor = executor or Threads(n_jobs)
+    executor = executor or ThreadExecutor(n_jobs)
     results = map_with_progress(work, len(source.records), "predict", callback, executor)
     means = np.stack([sums for _, sums in results])
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])

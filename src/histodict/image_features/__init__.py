@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..images.memory_image import ImageLike, cache_key, estimated_bytes
 from ..utils.cache import ArrayCache
-from ..utils.parallel import count_jobs, map_processes, single_blas_thread
+from ..utils.parallel import effective_n_jobs, map_processes, single_blas_thread
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .descriptors import Pixels, lbp_colour, luminance_thumbnail, plane_thumbnail
 from .wndcharm import wndcharm_features
@@ -125,7 +125,7 @@ _Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 def _run_jobs(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
     """Yield the vector of each job in order; if the generator is closed, wait for running jobs."""
-    n_processes = min(count_jobs(n_jobs), len(jobs))
+    n_processes = min(effective_n_jobs(n_jobs), len(jobs))
     if n_processes < 2:
         yield from (_compute_vector(*job) for job in jobs)
         return

@@ -26,7 +26,7 @@ from typing import Any
 from ..datasets.manifest import ImageRecord, Manifest
 from ..utils.files import atomic_write
 from ..utils.text_io import read_json, shorten
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 
 
 class SplitError(ValueError):
@@ -334,7 +334,7 @@ def _read_content(path: Path) -> dict[str, Any]:
 def _parse_split(entry: dict[str, Any], n_images: int) -> Split:
     for field in fields(Split):
         if field.name in entry:
-            check_kind(field.name, entry[field.name], str(field.type))
+            check_type(field.name, entry[field.name], str(field.type))
     split = Split(**entry)
     if not set(split.train + split.test) <= set(range(n_images)):
         raise ValueError(f"split {split.name!r}: indices exceed the {n_images} images")

@@ -34,7 +34,7 @@ from ..images.file_types import check_not_special
 from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
-from ..utils.validation import check_choice, check_kind, check_number, check_whole_number, hint
+from ..utils.validation import check_choice, check_number, check_type, check_whole_number, hint
 from .class_labels import LABEL_TYPES, labels_from_names
 
 # Names of the parameters of the decision, which are numbers, by the kind of model.
@@ -46,7 +46,7 @@ DECISION_PARAMETERS = {
 # Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
 # its aggregator (`array_schema`). Dimensions: "classes"; "scores", 1 for two classes, else the
 # number of classes; "inputs", the length of a feature vector; "features", its length after the
-# projection; "codes", the length of a code; "estimators", those of an ensemble.
+# projection; "codes", the length of a code; "estimators", the number of estimators of an ensemble.
 ARRAY_SPECS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
@@ -64,7 +64,7 @@ ARRAY_SPECS = {
     "combination.weights": ArraySpec("estimators", "positive numbers"),
     "calibration.slopes": ArraySpec("scores, classes"),
     "calibration.offsets": ArraySpec("classes"),
-    # Of the calibration images.
+    # Nonconformity scores of the calibration images.
     "calibration.nonconformity_scores": ArraySpec("images", "fractions from 0 to 1"),
 }
 
@@ -82,7 +82,7 @@ class ModelData:
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : class names; if there are two, positive scores indicate the second
-    recipe : settings of the model; for an ensemble, those of its first estimator
+    recipe : settings of the model; for an ensemble, the settings of its first estimator
     mpp : median pixel size (µm) of the training images; None if it is unknown or not used
     n_features : length of the vectors that the method receives
     weights : digest of the encoder's weights; empty for pixel features
@@ -106,12 +106,12 @@ class ModelData:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
-        """Return all fields except `arrays`; `estimators` has the headers of the estimators."""
-        fields = {name: getattr(self, name) for name in _FIELDS}
+        """Return all fields except `arrays`; "estimators" has the headers of the estimators."""
+        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
         return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name; those of estimator i have the prefix "member{i}."."""
+        """Return all arrays by name; arrays of estimator i have the prefix "member{i}."."""
         arrays = dict(self.arrays)
         for index, member in enumerate(self.estimators):
             member_arrays = member.all_arrays()
@@ -138,7 +138,7 @@ class ModelData:
             cls.from_header(member_header, member_arrays) for member_header, member_arrays in pairs
         ]
         return cls(
-            **{name: header[name] for name in _FIELDS}, estimators=members, arrays=own_arrays
+            **{name: header[name] for name in _HEADER_FIELDS}, estimators=members, arrays=own_arrays
         )
 
     def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
@@ -166,7 +166,7 @@ class ModelData:
 # --- header -------------------------------------------------------------------------------------
 
 # Types of the header's fields.
-_FIELDS = {
+_HEADER_FIELDS = {
     "kind": "str",
     "classes": "list[str]",
     "recipe": "dict[str, Any]",
@@ -206,14 +206,14 @@ def validate_header(header: Mapping[str, Any]) -> None:
 
     The settings of the recipe are checked when the model is created.
     """
-    fields = {*_FIELDS, "estimators"}
+    fields = {*_HEADER_FIELDS, "estimators"}
     for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
         raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not a known field'}")
-    _check_fields("", header, _FIELDS)
+    _check_fields("", header, _HEADER_FIELDS)
     check_choice("kind", header["kind"], DECISION_PARAMETERS)
     _check_classes(header["classes"])
     if header["mpp"] is not None:
-        check_number("mpp", header["mpp"], above=True)
+        check_number("mpp", header["mpp"], exclusive=True)
     check_whole_number("n_features", header["n_features"], 1)
     _check_fields("recipe: ", header["recipe"], _RECIPE_FIELDS)
     _check_decision(header["kind"], header["decision_parameters"])
@@ -227,11 +227,11 @@ def validate_header(header: Mapping[str, Any]) -> None:
     _check_members(header)
 
 
-def _check_fields(location: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    for name, kind in kinds.items():
+def _check_fields(location: str, values: Mapping[str, Any], types: Mapping[str, str]) -> None:
+    for name, type_name in types.items():
         if name not in values:
             raise ValueError(f"{location}{name} is missing")
-        check_kind(f"{location}{name}", values[name], kind)
+        check_type(f"{location}{name}", values[name], type_name)
 
 
 def _check_classes(classes: list[str]) -> None:
@@ -249,7 +249,7 @@ def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
     if set(decision) != set(names):
         raise ValueError(f"a {kind} has the decision parameters {names}, not {short(decision)}")
     for name, value in decision.items():
-        check_kind(name, value, "float")
+        check_type(name, value, "float")
         check_number(name, value, low=-float("inf"))
     if "min_patches" in decision:
         check_whole_number("min_patches", decision["min_patches"], 1)
@@ -261,7 +261,7 @@ def _check_training(training: Mapping[str, Any]) -> None:
     _check_fields("training_info: ", training, known)
     check_tuning(training.get("tuning", []))
     for member in training.get("estimators", []):
-        check_kind("training_info: an estimator", member, "dict[str, Any]")
+        check_type("training_info: an estimator", member, "dict[str, Any]")
         types = {"unseen": "float | None", "recipe": "dict[str, Any]"}
         # A member that could not be trained has no weight.
         _check_fields(
@@ -275,7 +275,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
     if not isinstance(members, list) or bool(members) != (header["kind"] == "ensemble"):
         raise ValueError("only an ensemble has estimators, a list of models")
     for member in members:
-        check_kind("a member", member, "dict[str, Any]")
+        check_type("a member", member, "dict[str, Any]")
         if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
             raise ValueError(
                 "the estimators of an ensemble must be tissue-classifiers of its classes"
@@ -287,7 +287,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
 
 
 SCHEMA = 2
-SUFFIX = ".histodict"
+MODEL_SUFFIX = ".histodict"
 # A single metadata key, as the order of several is undefined and files would not be reproducible.
 _HEADER_KEY, _DIGEST_KEY = "histodict", "sha256"
 _N_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, which is JSON
@@ -353,10 +353,10 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     text, arrays = _read_safetensors(path)
     try:
         header = parse_json(text)
-        check_kind("the header", header, "dict[str, Any]")
+        check_type("the header", header, "dict[str, Any]")
         _check_schema(path, header.get("schema"))
         _check_digest(path, header.pop(_DIGEST_KEY, None), header, arrays)
-        check_kind("versions", header.get("versions"), "dict[str, Any]")
+        check_type("versions", header.get("versions"), "dict[str, Any]")
         validate_header(header)
     except ModelFileError:
         raise
@@ -388,7 +388,7 @@ def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _check_schema(path: Path, schema: object) -> None:
-    check_kind("schema", schema, "int")
+    check_type("schema", schema, "int")
     if schema != SCHEMA:
         raise ModelFileError(
             f"{path}: has schema {short(schema)}, this version of histodict reads schema {SCHEMA}: "
@@ -417,7 +417,7 @@ def _one_line(error: Exception) -> str:
 def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
-    """Read a model; raise ModelFileError if it has none of the given kinds.
+    """Read a model; raise ModelFileError if it is not of one of these kinds.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ def _check_consent(path: Path, features: str) -> None:
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """Raise ModelFileError if installed encoder weights differ from those of the training."""
+    """Raise ModelFileError if installed encoder weights are not those used in training."""
     features = content.recipe["features"]
     if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(

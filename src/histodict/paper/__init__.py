@@ -18,7 +18,7 @@ from ..datasets.manifest import read_manifest
 from ..reports.html import write_page
 from ..synthetic.dataset import cached_synthetic_dataset
 from ..utils.parallel import ExecutionOptions
-from ..utils.progress import STAGES, Progress
+from ..utils.progress import STAGE_LABELS, Progress
 from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
 from .accuracy import (
@@ -160,7 +160,7 @@ def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> Execu
     """Return options whose progress stages begin with the name of the experiment."""
 
     def report(progress: Progress) -> None:
-        name = STAGES.get(progress.stage, progress.stage).lower()
+        name = STAGE_LABELS.get(progress.stage, progress.stage).lower()
         execution.callback(replace(progress, stage=f"{experiment}: {name}"))
 
     return replace(execution, callback=report)

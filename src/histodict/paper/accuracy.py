@@ -23,7 +23,7 @@ from ..evaluation.runs import EvaluationTask
 from ..images.pixel_size import PixelSizeOption
 from ..model_selection.protocols import learning_curve_splits
 from ..models import NO_TISSUE_LABEL, TissueClassifier
-from ..reports.html import INK
+from ..reports.html import TEXT_COLOUR
 from ..utils.text_io import Row
 from .setting import (
     CLASS_DICTIONARY_METHODS,
@@ -88,10 +88,9 @@ def _draw_accuracy(all_rows: list[Row]) -> Figure:
             draw_bar(ax, y, row["accuracy"], row["method"], filled=is_measured)
             if is_measured:
                 interval = [row["low"], row["high"]]
-                ax.plot(interval, [y, y], color=INK, linewidth=1.2, marker="|")
-            ax.text(
-                1, y, f"{row['accuracy']:.1f}", va="center", color="white" if is_measured else INK
-            )
+                ax.plot(interval, [y, y], color=TEXT_COLOUR, linewidth=1.2, marker="|")
+            colour = "white" if is_measured else TEXT_COLOUR
+            ax.text(1, y, f"{row['accuracy']:.1f}", va="center", color=colour)
         ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
         ax.set_ylim(n_lines - 0.4, -0.6)  # equal bar widths in all panels
         title = f"{data} ({rows[0]['source']})"
@@ -176,7 +175,7 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     ax.imshow(percentages, cmap="Blues", vmin=0, vmax=130, aspect="auto")
     for (y, x), value in np.ndenumerate(percentages):
         suffix = "" if cells[(*lines[y], columns[x])]["sums_to_100"] else " *"
-        colour = "white" if value > 70 else INK  # contrast to the background
+        colour = "white" if value > 70 else TEXT_COLOUR  # contrast to the background
         text = f"{value:.2f}{suffix}"
         ax.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
     ax.set_xticks(range(len(columns)), columns)
@@ -184,7 +183,7 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     ax.tick_params(labelsize=7, length=0)
     n_classes = len({truth for _, truth in lines})
     for y in range(n_classes, len(lines), n_classes):
-        ax.axhline(y - 0.5, color=INK, linewidth=0.8)
+        ax.axhline(y - 0.5, color=TEXT_COLOUR, linewidth=0.8)
 
 
 ROC = "roc"

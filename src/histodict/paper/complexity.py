@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..methods.registry import get_method
-from ..utils.parallel import ExecutionOptions, count_jobs
+from ..utils.parallel import ExecutionOptions, effective_n_jobs
 from ..utils.progress import Progress
 from ..utils.text_io import Row
 from .setting import (
@@ -74,7 +74,7 @@ def run(
         note=(
             f"Operations of coding in one iteration at {counted_problem}. Times: published for "
             f"that size (MATLAB); measured for a whole training at {measured_problem}, "
-            f"{measured_problem.n_iter} iterations, {count_jobs(execution.n_jobs)} threads; "
+            f"{measured_problem.n_iter} iterations, {effective_n_jobs(execution.n_jobs)} threads; "
             "recorded with histodict at the published size with its own number of iterations, for "
             "methods in the table of recorded times."
         ),

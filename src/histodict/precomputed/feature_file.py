@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images.file_types import FOLDER_IMAGES, ImageError
-from ..utils.files import exists, file_bytes, file_key
+from ..images.file_types import FOLDER_IMAGE_SUFFIXES, ImageError
+from ..utils.files import exists, file_key, file_size
 from ..utils.missing_chunks import check_missing_chunks
 from ..utils.text_io import parse_json
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 from .formats import (
     FEATURES,
     HISTODICT_ATTRIBUTE,
@@ -206,7 +206,7 @@ def is_feature_file(path: object) -> bool:
     """Return whether a path has the suffix of a feature file and, if it is Zarr, has `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
-    return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+    return path.suffix.lower() not in FOLDER_IMAGE_SUFFIXES or (path / FEATURES).is_dir()
 
 
 def check_has_positions(path: Path) -> None:
@@ -289,7 +289,7 @@ def _check_coords_array(path: Path, coords: Any, n_rows: int) -> None:
     if dtype.kind not in "iuf":
         raise _coords_error(path)
     try:  # coords are read as a whole
-        check_array_size("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
+        check_array_size("coords", 2 * n_rows * dtype.itemsize, file_size(path))
     except ValueError as error:
         raise ImageError(f"{path}: {error}") from error
 
@@ -386,7 +386,7 @@ class FeatureMetadata:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
         """Create metadata from the result of `to_dict`; raise ValueError for invalid values."""
-        check_kind("vectors", values, "dict[str, Any]")
+        check_type("vectors", values, "dict[str, Any]")
         known = {field.name for field in fields(cls)}
         if "length" not in values or set(values) - known:
             raise ValueError(
@@ -395,7 +395,7 @@ class FeatureMetadata:
             )
         metadata = cls(**values)
         for field in fields(cls):
-            check_kind(field.name, getattr(metadata, field.name), str(field.type))
+            check_type(field.name, getattr(metadata, field.name), str(field.type))
         return metadata
 
 

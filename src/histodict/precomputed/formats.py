@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError, UnreadableContentError
-from ..utils.files import NPZ_ERRORS, file_bytes
+from ..utils.files import NPZ_ERRORS, file_size
 from ..utils.text_io import shorten
 from ..utils.validation import import_optional
 from .hdf5_check import (
@@ -140,7 +140,7 @@ def open_zarr(path: Path) -> Iterator[FeatureContent]:
     _import_library("zarr", path)
     from ..images.zarr_store import ZarrFolder
 
-    check = partial(_check_chunks, file_bytes(path))
+    check = partial(_check_chunks, file_size(path))
     with format_errors(path):
         folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays

@@ -38,13 +38,15 @@ from .model_card import checklist, model_card
 class Figures:
     """Figures of an evaluation, returned as SVG text and also written to files in `folder`.
 
-    `images` are those of `select_displayed_results`. If several training set sizes were compared,
+    `predictions` come from `select_displayed_results`. If several training set sizes were compared,
     all figures except `draw_sizes` show the largest.
     """
 
-    def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
+    def __init__(
+        self, evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
+    ) -> None:
         self.evaluation = evaluation
-        self.images = images
+        self.predictions = predictions
         self.folder = folder
 
     def draw_intervals(self) -> list[str]:
@@ -60,7 +62,7 @@ class Figures:
             reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
                 self._draw_and_save(
-                    intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference
+                    intervals_svg, _to_file_name(metric), rows, metric, (0.5, 1.0), reference
                 )
             )
         return charts
@@ -82,7 +84,7 @@ class Figures:
         )
 
     def draw_sizes(self) -> str | None:
-        """Draw the main metric by training images per class; return None for a single size."""
+        """Draw the main metric against the training set size; return None for a single size."""
         sizes = self.evaluation.sizes()
         if len(sizes) < 2:
             return None
@@ -119,7 +121,7 @@ class Figures:
     def _patch_roc(self, method: str) -> metrics.RocCurve:
         """Return the ROC curve of patches for the first repeat and seed.
 
-        Other repeats have other bins of margins, and cannot be pooled.
+        Repeats cannot be pooled, because their margins are counted in different bins.
         """
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
@@ -127,13 +129,13 @@ class Figures:
     def draw_calibration(self) -> dict[str, Any] | None:
         """Draw calibration curves; return {"rows": scores by method, "svg": curves}.
 
-        Methods without probabilities are omitted; return None if no method has probabilities.
+        Methods without probabilities are omitted. Return None if no method has probabilities.
         """
         rows, curves = [], {}
         for method in self.evaluation.methods:
             predictions = [
                 (image.record.label, probabilities, run.prediction_sets[image.run_index])
-                for image, run in ((image, image.result.predictions) for image in self.images)
+                for image, run in ((image, image.result.predictions) for image in self.predictions)
                 if image.method == method and (probabilities := run.probabilities[image.run_index])
             ]
             if not predictions:
@@ -169,7 +171,7 @@ class Figures:
         mosaics = []
         for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
-            with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
+            with atomic_write(self.folder / f"bases-{i}-{_to_file_name(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")
             mosaics.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
         return mosaics
@@ -185,7 +187,7 @@ def _estimate(row: Row, name: str) -> ChartEstimate:
     return ChartEstimate(name, row["value"], row["low"], row["high"])
 
 
-def _slug(name: str) -> str:
+def _to_file_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -193,22 +195,22 @@ _ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
 def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleModel | None) -> None:
-    """Write the page as one self-contained file without scripts, and figures and tables as files.
+    """Write an evaluation as one self-contained HTML page, and its figures and tables as files.
 
     Parameters
     ----------
-    path : file to write
-    evaluation : results
-    example : one of the trained models, whose atoms are shown; None for none
+    path : HTML file to write; other files are written to its folder
+    evaluation : evaluation to report
+    example : one of the trained models, whose atoms are shown; None to show no atoms
     """
     folder = path.parent
     content = _overview_values(evaluation)
     if evaluation.methods:
-        shown = tables.select_displayed_results(evaluation)
+        predictions = tables.select_displayed_results(evaluation)
         content |= _result_values(evaluation)
         write_error_tables = _write_region_errors if evaluation.region else _write_errors
-        content |= write_error_tables(evaluation, shown, folder)
-        content |= _draw_figures(Figures(evaluation, shown, folder / "figures"), example)
+        content |= write_error_tables(evaluation, predictions, folder)
+        content |= _draw_figures(Figures(evaluation, predictions, folder / "figures"), example)
     write_page(path, "reports/evaluation.html.j2", content)
 
 
@@ -283,24 +285,24 @@ def _result_values(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _write_errors(
-    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+    evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
 ) -> dict[str, Any]:
-    """Write the tables of confusion matrices and errors; return their content for the page."""
-    matrices = tables.confusion_matrices(evaluation, shown)
+    """Write tables of confusion matrices and errors; return template values of both."""
+    matrices = tables.confusion_matrices(evaluation, predictions)
     write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
-    write_table(folder / "errors", tables.error_rows(evaluation, shown), _ERROR_COLUMNS)
+    write_table(folder / "errors", tables.error_rows(evaluation, predictions), _ERROR_COLUMNS)
     return {
         "confusion_matrices": matrices,
-        "patients": tables.patient_errors(evaluation, shown),
+        "patients": tables.patient_errors(evaluation, predictions),
         "n_tested_patients": len(tables.tested_patients(evaluation)),
-        "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
+        "n_wrong_images": len({result.position for result in predictions if result.is_wrong}),
     }
 
 
 def _write_region_errors(
-    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+    evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
 ) -> dict[str, Any]:
-    results = tables.region_results(shown)
+    results = tables.region_results(predictions)
     matrices = tables.patch_confusion_matrices(evaluation, results)
     write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
     write_table(folder / "errors", tables.patch_error_rows(evaluation, results), _ERROR_COLUMNS)
