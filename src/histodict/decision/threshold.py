@@ -177,7 +177,7 @@ class RegionSizeCurve:
         return int(np.argmin(np.hypot(self.false_negative_rate, self.false_positive_rate))) + 1
 
 
-Record = dict[str, Any]
+ChangeRecord = dict[str, Any]
 TUNED_IMAGES_NOTE = "tuned on these images; not an estimate for unseen patients"
 TRAINED_IMAGES_NOTE = (
     "used to train this model; scores on them are not an estimate for unseen patients"
@@ -248,7 +248,7 @@ def add_member_changes(
     return {**training, "tuning": [*list_changes(training), *new]} if new else dict(training)
 
 
-def list_changes(training: Mapping[str, Any]) -> list[Record]:
+def list_changes(training: Mapping[str, Any]) -> list[ChangeRecord]:
     """Return all changes of the decision in a training record, oldest first."""
     return list(training.get("tuning", []))
 
@@ -297,7 +297,7 @@ def describe_tuning(training: Mapping[str, Any]) -> str:
     return "; ".join(map(_describe, list_changes(training)))
 
 
-def _describe(change: Record) -> str:
+def _describe(change: ChangeRecord) -> str:
     text = _DESCRIPTIONS[change["source"]]
     if change["previous"] is not None and change["value"] is not None:
         text += f" from {change['previous']:.3g} to {change['value']:.3g}"

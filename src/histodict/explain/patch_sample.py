@@ -164,7 +164,7 @@ class PatchSample:
     def top_patches(
         self, atom: int, n_patches: int = 8, patients: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
-        """Return (index, weight) of the patches with the largest |weight|, the code of an atom.
+        """Return (index, code) of the patches with the largest |code| of an atom, in order.
 
         Parameters
         ----------
