@@ -44,7 +44,7 @@ def test_adaptation_counts_changed_images_and_groups(rng):
     moved = ThresholdAdaptation.from_scores(
         [*scores, np.nan], adapted_threshold(scores)
     )  # one image is background
-    assert moved.group_sizes == (20, 30) and not moved.has_small_group
+    assert moved.groups == (20, 30) and not moved.has_small_group
     threshold = adapted_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
     assert moved.n_moved == between.sum()

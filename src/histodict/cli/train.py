@@ -384,7 +384,7 @@ def _print_adapted(
     if as_json:
         print_json({"model": str(output), "n_images": n_images} | asdict(adaptation))
         return
-    low, high = adaptation.group_sizes
+    low, high = adaptation.groups
     groups = (
         "The scores form no clear groups; --force divides them into"
         if not change.get("two_groups", True)

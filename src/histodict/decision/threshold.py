@@ -442,11 +442,11 @@ class ThresholdAdaptation:
 
     Attributes
     ----------
-    group_sizes : numbers of images below and above the midpoint of the two groups
+    groups : numbers of images below and above the midpoint of the two groups
     n_moved : number of images whose prediction changes; images without tissue are not counted
     """
 
-    group_sizes: tuple[int, int]
+    groups: tuple[int, int]
     n_moved: int
 
     @classmethod
@@ -463,4 +463,4 @@ class ThresholdAdaptation:
     @property
     def has_small_group(self) -> bool:
         """Whether one group is so small that all images may belong to one class."""
-        return min(self.group_sizes) < sum(self.group_sizes) / 5
+        return min(self.groups) < sum(self.groups) / 5
