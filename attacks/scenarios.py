@@ -32,8 +32,8 @@ from functools import partial
 from histodict.synthetic import demo
 demo.DEMO_RECIPE = demo.DEMO_RECIPE.parse_settings({_SMALL})
 demo.REGION_RECIPE = demo.REGION_RECIPE.parse_settings({_SMALL})
-assert demo._DATA_OPTIONS["n_patients"] > demo._N_TEST_PATIENTS > 2  # not renamed
-demo._DATA_OPTIONS["n_patients"], demo._N_TEST_PATIENTS = 4, 2
+assert demo._DATASET_OPTIONS["n_patients"] > demo._N_TEST_PATIENTS > 2  # not renamed
+demo._DATASET_OPTIONS["n_patients"], demo._N_TEST_PATIENTS = 4, 2
 demo.cached_synthetic_dataset = partial(demo.cached_synthetic_dataset, size=(160, 120))
 from histodict.cli import app
 app()

@@ -21,8 +21,8 @@ from PIL import Image
 from histodict.synthetic.tissue_generator import (
     MICRONS_PER_PIXEL,
     Stain,
-    draw_stain,
     make_tissue_image,
+    random_stain,
 )
 
 CELL = 512
@@ -43,7 +43,7 @@ Encode = Callable[[int, int], bytes]  # row and column of a tile to its JPEG
 def write_slide(path: Path, side: int, seed: int = 0) -> Path:
     """Write a square pyramidal TIFF of side × side pixels, which depends only on the seed."""
     rng = np.random.default_rng(seed)
-    cells = [*_draw_cells(draw_stain(rng), rng)]
+    cells = [*_draw_cells(random_stain(rng), rng)]
     layout = _lay_out(side, rng)
     partial = path.with_name(f".partial.{path.name}")
     resolution = (1e4 / MICRONS_PER_PIXEL,) * 2

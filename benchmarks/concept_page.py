@@ -26,8 +26,8 @@ patients.
 [Concepts without labels](concepts-without-labels.md) has the conclusions. Commands:
 
 ```
-python -m benchmarks.concepts --output concepts
-python -m benchmarks.concepts --output concepts --tables docs
+python -m benchmarks.concepts --output concepts                  # run the experiments
+python -m benchmarks.concepts --output concepts --tables docs    # write this page and its figure
 ```
 
 **Data.** Features of `histodict features` (EfficientNet-Lite0, 1280 numbers, Reinhard stain
@@ -40,8 +40,8 @@ encoded with 8 of them (orthogonal matching pursuit).
 **Columns.** Values are means over 1 to 3 splits into halves.
 
 - *explained*: explained variance of the patches of the other half of the patients.
-- *halves*: similarity of the atoms of the two halves: mean |cos| of a one-to-one matching. Random
-  directions with the covariance of the features have {chance}.
+- *halves*: similarity of the atoms of the two halves: mean |cos| of a one-to-one matching. For
+  random directions with the covariance of the features, this is {chance}.
 - *other organ*: similarity of the atoms learned on this organ and those learned on the other one.
   Only similarity above this value is specific to the organ.
 - *accuracy*: balanced accuracy on the other half. The classifier is a logistic regression. Its
@@ -52,8 +52,7 @@ encoded with 8 of them (orthogonal matching pursuit).
 ODL is online dictionary learning with the l1 penalty λ. The objective of axis-anchored atoms
 contains a penalty on their distance from axes of the feature space, with the weight *pull* (default
 1); with *the axes alone*, the weight is so large that atoms equal axes. DFDL uses labels. NMF uses
-features that are not centred. The TopK autoencoder is initialised with samples and trained until
-its error stops decreasing, or for 150 epochs.
+features that are not centred.
 
 ![Explained variance and similarity between halves of the patients]({name}.png)
 """

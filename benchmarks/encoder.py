@@ -88,7 +88,7 @@ def flop(name: str, side: int) -> int:
     for layer in module.modules():
         if isinstance(layer, efficientnet.Convolution):
             layer.register_forward_hook(count)
-    part = module.to_half_way if name.endswith("-half") else module
+    part = module.first_half if name.endswith("-half") else module
     part(torch.empty(1, 3, side, side, device="meta"))
     return total
 

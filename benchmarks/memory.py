@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.synthetic.tissue_generator import make_tissue_image, random_stain
 
 from . import report
 from .machine import describe_machine
@@ -70,7 +70,7 @@ def _image(folder: Path, kind: str, side: int) -> Path:
     path = folder / f"{side}-{kind}"
     if not path.exists():
         rng = np.random.default_rng(0)
-        cell = make_tissue_image("healthy", draw_stain(rng), rng, (_CELL, _CELL))
+        cell = make_tissue_image("healthy", random_stain(rng), rng, (_CELL, _CELL))
         n_cells = -(-side // _CELL)
         pixels = np.tile(cell, (n_cells, n_cells, 1))[:side, :side]
         partial = path.with_name(f".partial.{path.name}")

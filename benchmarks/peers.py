@@ -51,7 +51,7 @@ def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     """
     from histodict.methods.class_dictionaries import group_blocks, open_arrays
     from histodict.methods.dfdl import DFDL, ClassCoder, _sample_weights, reduce_statistics
-    from histodict.utils.parallel import Threads
+    from histodict.utils.parallel import ThreadExecutor
 
     model = DFDL(len(problem.D), step="published", n_jobs=n_jobs)
     units = group_blocks(open_arrays(problem.Y, problem.labels), len(problem.labels))
@@ -59,7 +59,7 @@ def _dfdl_cases(problem: Problem, n_jobs: int | None) -> Cases:
     coding = ClassCoder(model.backend, {0: (problem.D, problem.n_nonzero)}, weights)
 
     def sums() -> Any:
-        return reduce_statistics(Threads(n_jobs).map(coding, units()))[0]
+        return reduce_statistics(ThreadExecutor(n_jobs).map(coding, units()))[0]
 
     sums_once = cache(sums)
     return {

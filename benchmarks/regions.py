@@ -59,7 +59,7 @@ def main() -> None:
     plans = choose_plans(names, "regions", settings, REGION)
     execution = ExecutionOptions(n_jobs=options.jobs)
     done = evaluate(manifest, plans, splits, options.output, execution=execution, region=REGION)
-    for row in done.values:
+    for row in done.metric_rows:
         text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
         print(f"{row['method']:20} {row['metric']:12} {text}", flush=True)
     for failure in done.failures:

@@ -199,7 +199,7 @@ def manifest_of(name: str) -> Manifest:
     """Return the images of a set, without its own split into training and test images."""
     folder, patient = SETS[name]
     place = Path(os.environ["HISTODICT_DATA"]) / folder
-    return read_manifest(place, {"patient": patient}).drop_split_column()
+    return read_manifest(place, {"patient": patient}).without_splits()
 
 
 def two_folds(manifest: Manifest, n_repeats: int) -> list[Split]:

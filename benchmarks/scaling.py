@@ -31,7 +31,7 @@ from histodict.models.prepared_image import open_prepared_image
 from histodict.models.recipe import preset
 from histodict.patches.vectors import PATCH_FEATURES
 from histodict.utils.dask_executor import open_cluster
-from histodict.utils.parallel import Threads, available_cores, single_blas_thread
+from histodict.utils.parallel import ThreadExecutor, available_cores, single_blas_thread
 
 from .machine import describe_machine
 
@@ -65,7 +65,7 @@ def main() -> None:
         "dictionaries_mib": sum(D.nbytes for D, _ in coding.dictionaries.values()) / 2**20,
     }
     expected = reduce_statistics(
-        Threads(1).map(coding, group_blocks(open_arrays(Y, labels), len(Y))())
+        ThreadExecutor(1).map(coding, group_blocks(open_arrays(Y, labels), len(Y))())
     )
     report["runs"] = [_run(n, Y, labels, coding, costs, expected) for n in options.workers]
     # Costs of a unit in the process that adds the sums, including Dask.

@@ -77,7 +77,7 @@ def _of_children() -> tuple[float, float]:
     """Return CPU seconds of the processes that opened slides, and the peak MiB of running ones."""
     from histodict.images import slide_reader as slide_process
 
-    peak_mib = sum(_peak_mib(process.pid) for process in slide_process._LIVING)
+    peak_mib = sum(_peak_mib(process.pid) for process in slide_process._RUNNING_PROCESSES)
     slide_process.end_all_processes()
     spent = os.times()
     return spent.children_user + spent.children_system, peak_mib

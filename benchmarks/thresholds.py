@@ -33,7 +33,7 @@ def read_predictions(folder: Path) -> dict[tuple[str, str], list[TruthAndScores]
         for row in csv.DictReader(file):
             size = row["split"].partition(", ")[2]
             split = f"{row['split']} seed {row['seed']}"
-            found[row["method"], size][split].append((row["truth"], float(row["score_0"])))
+            found[row["method"], size][split].append((row["truth"], float(row["score"])))
     second = max(truth for splits in found.values() for s in splits.values() for truth, _ in s)
     return {
         key: [

@@ -17,13 +17,13 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from histodict.synthetic.tissue_generator import (
-    INFLAMMATION,
+    INFLAMMATION_MAPS,
     Scene,
     Stain,
     _draw_scene,
     canvas_shape,
     cut_border,
-    draw_stain,
+    random_stain,
     simulate_scan,
     smooth_noise,
 )
@@ -139,7 +139,7 @@ def _scene(rng: Generator, kind: str = "healthy", edge: bool = False, full: bool
     if edge:
         y, x = np.indices(shape)
         tissue = x + 0.3 * y + 25 * smooth_noise(shape, (50, 50), rng) < 0.62 * shape[1]
-    ill = np.ones(shape, np.float32) if full else INFLAMMATION[kind](shape, rng)
+    ill = np.ones(shape, np.float32) if full else INFLAMMATION_MAPS[kind](shape, rng)
     return _draw_scene(ill, tissue, rng)
 
 
@@ -160,7 +160,7 @@ def _tissue(
 
     def draw(rng: Generator) -> SyntheticImage:
         scene = _scene(rng, kind, edge, full)
-        pixels = simulate_scan(scene, stain or draw_stain(rng), rng)
+        pixels = simulate_scan(scene, stain or random_stain(rng), rng)
         truth = _truth(scene)
         if blur:
             pixels = ndimage.gaussian_filter(pixels, (blur, blur, 0))

@@ -29,7 +29,7 @@ from PIL import Image
 from attacks.page import Address, Client, memory_mb, running_server
 from attacks.visitors import SCREEN, screens
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.synthetic.tissue_generator import make_tissue_image, random_stain
 
 from .big_slide import write_slide
 from .machine import describe_machine
@@ -114,7 +114,7 @@ def write_table(folder: Path, n_images: int) -> None:
     """Write a table of images that are links to one file."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    Image.fromarray(make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))).save(
+    Image.fromarray(make_tissue_image("healthy", random_stain(rng), rng, (512, 512))).save(
         folder / "0.jpg"
     )
     rows = ["path,label,patient", "0.jpg,a,p0"]

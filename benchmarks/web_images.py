@@ -34,7 +34,7 @@ from attacks.page import Address, Client, memory_mb, running_server
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import PatchMap
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.synthetic.tissue_generator import make_tissue_image, random_stain
 from histodict.web.maps import region_outlines
 from tests.web.browser import open_browser
 
@@ -50,7 +50,7 @@ _SCREEN = {"width": 1366, "height": 768}
 def write_set(folder: Path, n_images: int, in_table: bool) -> None:
     """Write four images per patient, with patients of alternating classes."""
     rng, rows = np.random.default_rng(0), ["path,label,patient"]
-    pixels = make_tissue_image("healthy", draw_stain(rng), rng, (512, 512))
+    pixels = make_tissue_image("healthy", random_stain(rng), rng, (512, 512))
     for number in range(n_images):
         patient, label = number // 4, "ab"[number // 4 % 2]
         path = folder / (f"{number}.jpg" if in_table else f"{label}/p{patient}/{number}.jpg")

@@ -21,7 +21,7 @@ from PIL import Image
 
 from histodict import RegionDetector
 from histodict.patches.patch_map import class_rgb
-from histodict.synthetic.demo import draw_demo
+from histodict.synthetic.demo import write_demo_images
 
 PICTURE = Path(__file__).parent / "figures" / "overview.png"
 N_ATOMS, N_POSITIVE, N_EXAMPLES, MARGIN_PX = 5, 3, 4, 12
@@ -31,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for seed, subset in enumerate(("train", "test")):
-            draw_demo(folder / subset, seed=seed)
+            write_demo_images(folder / subset, seed=seed)
         detector = RegionDetector(region="inflamed").fit(folder / "train/regions/manifest.csv")
         path = folder / "test/regions/patient10_1.jpg"
         mask = Image.open(folder / "test/regions/masks/patient10_1.png").convert("L")

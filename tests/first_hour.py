@@ -201,7 +201,7 @@ def _small_presets() -> Iterator[None]:
 
     matplotlib.use("Agg")
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(run._DATA_OPTIONS, _SMALL_DATASET))
+        stack.enter_context(patch.dict(run._DATASET_OPTIONS, _SMALL_DATASET))
         stack.enter_context(patch.dict(METHODS["dfdl"].default_parameters, _SMALL))
         stack.enter_context(patch.dict(METHODS["dfdl"].paper_parameters, _SMALL))
         small = {name: replace(made, patches_per_class=300) for name, made in PRESETS.items()}
@@ -215,11 +215,11 @@ def _small_presets() -> Iterator[None]:
 
 def _scan(path: Path) -> None:
     """Write a slide of synthetic tissue without a pixel size."""
-    from histodict.synthetic.tissue_generator import draw_stain, make_region_image
+    from histodict.synthetic.tissue_generator import make_region_image, random_stain
     from tests.images.files import save_slide
 
     rng = np.random.default_rng(7)
-    pixels, _ = make_region_image(draw_stain(rng), rng, (512, 384), n_regions=1)
+    pixels, _ = make_region_image(random_stain(rng), rng, (512, 384), n_regions=1)
     save_slide(path, pixels)
 
 

@@ -26,7 +26,7 @@ from histodict.models import TissueClassifier, save_model
 from histodict.models.recipe import Recipe
 from histodict.patches import grid
 from histodict.patches.patch_map import COLOURS, NO_TISSUE
-from histodict.synthetic.tissue_generator import draw_stain, make_region_image, make_tissue_image
+from histodict.synthetic.tissue_generator import make_region_image, make_tissue_image, random_stain
 from tests.images.files import save_slide
 
 MPP = 0.5
@@ -77,7 +77,7 @@ def scene(tmp_path_factory):
     """The slide, and a folder of training images of the same patient."""
     folder = tmp_path_factory.mktemp("slides")
     rng = np.random.default_rng(3)
-    stain = draw_stain(rng)
+    stain = random_stain(rng)
     lines = ["path,label,patient,mpp"]
     for i in range(3):
         images = make_tissue_image("healthy", stain, rng, (400, 400)), inflamed_square(stain, rng)

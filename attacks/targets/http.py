@@ -88,7 +88,7 @@ class _Server:
         from histodict.web import server
         from histodict.web.server import make_app
 
-        server._MAX_SECONDS = 0.5
+        server._MAX_REQUEST_SECONDS = 0.5
         self._app = make_app([self._folder / "data"], self._workspace)
         covered = {name.partition(" ")[2] or name for name in ROUTES}
         assert covered == {route.path or "/" for route in self._app.routes}, "a route is not tried"

@@ -40,14 +40,14 @@ from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
     score_before_tuning,
-    score_outlined,
+    score_overlap,
     score_patches,
     score_predictions,
 )
 from .export.anndata import (
     ImageMetadata,
     check_patch_level,
-    check_statistics_match,
+    check_statistics_file,
     read_atom_statistics,
     write_h5ad,
 )
@@ -67,7 +67,7 @@ from .models.predictions import region_rings, region_rows
 from .patches.rendering import save_overlay
 from .utils.files import atomic_write, content_digest, file_key
 from .utils.missing_chunks import missing_chunks_allowed
-from .utils.parallel import Executor, Threads
+from .utils.parallel import Executor, ThreadExecutor
 from .utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .utils.results_folder import Content, ResultsFolder
 from .utils.text_io import Row, failure_reason, printable, write_table
@@ -180,7 +180,7 @@ class ImageTask:
     @property
     def image_pixel_size(self) -> PixelSizeOption:
         """Pixel size option, with the pixel size of this image from the table if that has one."""
-        return self.pixel_size_option.with_table(self.record.mpp)
+        return self.pixel_size_option.with_table_mpp(self.record.mpp)
 
 
 def _file_key_if_exists(path: Path) -> list[Any]:
@@ -404,7 +404,7 @@ def predict_images(
     """
     if anndata:
         check_patch_level(model)
-        check_statistics_match(model, atom_statistics)
+        check_statistics_file(model, atom_statistics)
     size_option = PixelSizeOption.from_mpp(mpp)
     keys = [output_key(record.path) for record in images]
     run = _open_results(model, model_digest, folder, keys, images, size_option)
@@ -433,7 +433,7 @@ def predict_images(
     worker_model = model.with_jobs(1) if executor else model
     progress = no_callback if executor else callback  # workers report only the end
     predict = partial(predict_and_export, worker_model, folder.absolute(), progress)
-    results = (executor or Threads(1)).map(predict, missing, on_worker_death=str)
+    results = (executor or ThreadExecutor(1)).map(predict, missing, on_worker_death=str)
     done, failures = [], []
     # Finished images take no time.
     fractions = cumulative_shares(
@@ -536,7 +536,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
     if scores is not None and model.finds_regions:
         scores["patches"] = score_patches(_find_scored_maps(folder, contents))
     if not model.finds_regions:
-        scores = merge_patch_scores(scores, score_outlined(_find_scored_maps(folder, contents)))
+        scores = merge_patch_scores(scores, score_overlap(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
         n_trained = count_training_images(model.training_info_, paths)

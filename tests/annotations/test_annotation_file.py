@@ -177,7 +177,7 @@ LAKE = box(10, 10, 50, 40), box(20, 20, 30, 30)
 
 
 def covered(path: Path, *names: str, canvas: Canvas | None = None, **how) -> np.ndarray:
-    return pixels_of(AnnotationFile(path, names, **how).region(canvas or Canvas()))
+    return pixels_of(AnnotationFile(path, names, **how).region_mask(canvas or Canvas()))
 
 
 def boxes(*filled: tuple[int, int, int, int], holes=()) -> np.ndarray:

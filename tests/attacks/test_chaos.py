@@ -40,7 +40,7 @@ def test_program_of_the_demonstration_starts(monkeypatch, capsys):
     """It replaces names of the package, which the type checker does not see."""
     for name in ("DEMO_RECIPE", "REGION_RECIPE", "_N_TEST_PATIENTS", "cached_synthetic_dataset"):
         monkeypatch.setattr(demo, name, getattr(demo, name))  # restored after the test
-    monkeypatch.setattr(demo, "_DATA_OPTIONS", dict(demo._DATA_OPTIONS))
+    monkeypatch.setattr(demo, "_DATASET_OPTIONS", dict(demo._DATASET_OPTIONS))
     option, program = scenarios.SCENARIOS["demo"].program
     monkeypatch.setattr(sys, "argv", [option, "demo", "--help"])
     with pytest.raises(SystemExit) as end:

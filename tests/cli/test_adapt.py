@@ -149,7 +149,7 @@ def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):
     for split in {row["split"] for row in rows}:
         own = [row for row in rows if row["split"] == split]
         plain, adapted = (
-            np.array([float(r["score_0"]) for r in own if r["method"] == name])
+            np.array([float(r["score"]) for r in own if r["method"] == name])
             for name in methods.split(",")
         )
         np.testing.assert_allclose(adapted, plain - adapted_threshold(plain))

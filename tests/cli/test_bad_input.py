@@ -239,7 +239,7 @@ def test_class_with_one_image_is_warned_of(classes, tmp_path, good):
     assert outcome.status == 0, outcome.message
     assert "Warning" in outcome.message
     assert "the class 'healthy' has only one image" in outcome.message
-    assert "cannot be in both training and test" in outcome.message
+    assert "cannot be in both training and test sets" in outcome.message
     prediction = predict(tmp_path / "model.histodict", tmp_path / "out", good).rows[good.name]
     assert prediction["label"] == "inflamed"
 

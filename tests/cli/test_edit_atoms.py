@@ -123,10 +123,15 @@ def test_names_and_statistics_appear_in_all_outputs(folder, tmp_path):
             assert (codes[:, own] != 0).any(axis=1).mean() == pytest.approx(np.mean(uses))
             with statistics.open() as text:
                 class_names = list(csv.DictReader(text))
+            assert set(class_names[0]) > {
+                "largest_patient_share",
+                "similarity_other_seeds",
+                "similarity_half_of_patients",
+            }
             np.testing.assert_allclose(var["auc"][()], [float(atom["auc"]) for atom in class_names])
             assert (var["auc_low"][()] <= var["auc"][()]).all()
             assert (
-                np.isnan(var["stability_seeds"][()]).all()
+                np.isnan(var["similarity_other_seeds"][()]).all()
                 and not var["is_site_confounded"][()].any()
             )
             assert {

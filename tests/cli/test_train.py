@@ -82,7 +82,13 @@ def test_one_patient_per_class_is_warned_of(tissue, tmp_path):
     run = train(stored, tmp_path / "m.histodict", "--preset", "pixels", *SMALL)
     assert run.exit_code == 0, run.output
     output = " ".join(run.stderr.split())
-    assert "no calibration: base models have equal weights" in output
+    assert (
+        "Warning: predictions of this model have no probabilities, and its threshold and ensemble "
+        "weights are not fitted on unseen patients. Reason: each of the classes 'healthy', "
+        "'inflamed' has only one patient, so no out-of-fold predictions are possible; train with "
+        "at least two patients per class"
+    ) in output
+    assert output.count("only one image") == 1
     out = str(tmp_path / "out")
     done = CliRunner().invoke(
         app, ["predict", str(tmp_path / "m.histodict"), str(stored), "-o", out]

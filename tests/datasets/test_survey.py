@@ -46,7 +46,7 @@ def damaged(tmp_path):
 
 def test_all_unreadable_images_are_reported_together(damaged):
     with pytest.raises(ImageError) as raised:
-        check_readable(damaged.records).check()
+        check_readable(damaged.records).raise_if_unusable()
     first, *lines = str(raised.value).splitlines()
     assert "2 of 4 images cannot be used" in first
     home, _, name = re.search(r"skip them with ([\w.]+):", first)[1].rpartition(".")
@@ -61,7 +61,7 @@ def test_readable_images_remain_and_skipped_ones_are_recorded(damaged):
     stored, errors = drop_unreadable(damaged)
     assert [r.path.name for r in stored.records] == ["a.png", "c.png"]
     assert stored.skipped == ("b.png", "d.png") and len(errors) == 2
-    check_readable(stored.records).check()
+    check_readable(stored.records).raise_if_unusable()
 
 
 def test_unreadable_mask_counts_as_its_image(tmp_path):

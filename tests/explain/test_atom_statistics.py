@@ -73,7 +73,9 @@ def test_planted_effects_are_recovered():
     assert np.isnan(
         statistics[2].group_variance_share["patient"].value
     )  # there is one image per patient
-    assert statistics[2].row()["seeds"] is None and statistics[2].row()["usage_b"] > 0
+    assert (
+        statistics[2].row()["similarity_other_seeds"] is None and statistics[2].row()["usage_b"] > 0
+    )
 
 
 def test_patient_and_slide_effects_are_reported_but_not_flagged():
@@ -189,7 +191,7 @@ SMALL = Recipe(
 def test_stability_is_1_for_the_same_training_and_lower_for_others(manifest):
     model = TissueClassifier(SMALL).fit(manifest)
     same = measure_stability(model, manifest, 1, lambda seed, images: model)
-    np.testing.assert_allclose(same.seeds, 1, atol=1e-6)
+    np.testing.assert_allclose(same.other_seeds, 1, atol=1e-6)
     assert same.matched_halves == pytest.approx(1)
     requested = []
 
@@ -200,8 +202,10 @@ def test_stability_is_1_for_the_same_training_and_lower_for_others(manifest):
     other = measure_stability(model, manifest, 2, train)
     assert {seed for seed, _ in requested} == {0, 1, 2}
     assert min(n for _, n in requested) < len(manifest.records)
-    assert 0.2 < other.matched_seeds < 1 and (other.seeds >= 0).all()
-    assert other.halves.shape == (12,) and other.seeds.mean() >= other.matched_seeds - 1e-9
+    assert 0.2 < other.matched_other_seeds < 1 and (other.other_seeds >= 0).all()
+    assert (
+        other.halves.shape == (12,) and other.other_seeds.mean() >= other.matched_other_seeds - 1e-9
+    )
 
 
 def test_projected_atoms_are_compared_in_the_original_space(manifest):
@@ -212,7 +216,7 @@ def test_projected_atoms_are_compared_in_the_original_space(manifest):
     same = measure_stability(
         model, manifest, 1, lambda seed, images: TissueClassifier(recipe).fit(manifest)
     )
-    np.testing.assert_allclose(same.seeds, 1, atol=1e-5)
+    np.testing.assert_allclose(same.other_seeds, 1, atol=1e-5)
 
 
 # --- annotations --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histodict.image_features import FEATURES, image_features
+from histodict.image_features import FEATURES, extract_image_features
 from histodict.utils.cache import ArrayCache
 
 
@@ -46,7 +46,7 @@ def files_of(cache):
 
 
 def features(images, loader, cache, *, pixels_key="as they are", name="luminance", **more):
-    return image_features(
+    return extract_image_features(
         images, name, loader, pixels_key=pixels_key, cache=cache, n_jobs=1, **more
     )
 
@@ -161,10 +161,10 @@ def test_interrupted_run_leaves_only_complete_files(images, cache):
 def test_processes_give_the_same_values_in_order(images, cache):
     loader = partial(load, brighter=5)
     reported = []
-    several = image_features(
+    several = extract_image_features(
         images, "planes", loader, pixels_key="", cache=cache, n_jobs=2, callback=reported.append
     )
-    one = image_features(images, "planes", loader, pixels_key="", n_jobs=1)
+    one = extract_image_features(images, "planes", loader, pixels_key="", n_jobs=1)
     np.testing.assert_array_equal(several, one)
     assert [(p.stage, p.done, p.total) for p in reported] == [("features", i, 4) for i in range(5)]
     untouched = Loader()
@@ -186,8 +186,10 @@ def test_error_in_the_callback_ends_all_processes(images, cache):
 
     many = images * 10
     with pytest.raises(RuntimeError, match="enough"):
-        image_features(many, "planes", load, pixels_key="", cache=cache, n_jobs=2, callback=stop)
-    again = image_features(many, "planes", load, pixels_key="", cache=cache, n_jobs=2)
+        extract_image_features(
+            many, "planes", load, pixels_key="", cache=cache, n_jobs=2, callback=stop
+        )
+    again = extract_image_features(many, "planes", load, pixels_key="", cache=cache, n_jobs=2)
     assert again.shape == (40, 3 * 1024)
 
 
@@ -195,14 +197,14 @@ def test_error_in_the_callback_ends_all_processes(images, cache):
 def test_error_names_the_image_and_keeps_earlier_results(images, cache, n_jobs):
     images[2].write_bytes(b"no image")
     with pytest.raises(OSError, match=images[2].name):
-        image_features(images, "luminance", load, pixels_key="", cache=cache, n_jobs=n_jobs)
+        extract_image_features(images, "luminance", load, pixels_key="", cache=cache, n_jobs=n_jobs)
     assert len(files_of(cache)) >= 2
 
 
 def test_no_images_give_no_rows():
-    assert image_features([], "luminance", load, pixels_key="").shape == (0, 1024)
+    assert extract_image_features([], "luminance", load, pixels_key="").shape == (0, 1024)
 
 
 def test_unknown_features_are_refused(images):
     with pytest.raises(ValueError, match="wndcharm"):
-        image_features(images, "sift", load, pixels_key="")
+        extract_image_features(images, "sift", load, pixels_key="")

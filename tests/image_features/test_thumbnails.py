@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from histodict.image_features.descriptors import (
-    SIDE_PX,
+    THUMBNAIL_PX,
     luminance,
     luminance_thumbnail,
     plane_thumbnail,
@@ -13,19 +13,19 @@ from tests.image_features.planes import colour_image
 
 
 def test_luminance_is_the_mean_over_equal_parts(rng):
-    pixels = colour_image(rng, (3 * SIDE_PX, 2 * SIDE_PX))
-    means = luminance(pixels).reshape(SIDE_PX, 3, SIDE_PX, 2).mean(axis=(1, 3)).ravel()
+    pixels = colour_image(rng, (3 * THUMBNAIL_PX, 2 * THUMBNAIL_PX))
+    means = luminance(pixels).reshape(THUMBNAIL_PX, 3, THUMBNAIL_PX, 2).mean(axis=(1, 3)).ravel()
     values, names = luminance_thumbnail(pixels)
     np.testing.assert_allclose(values, means / np.linalg.norm(means), rtol=1e-5)
-    assert (len(names), names[SIDE_PX + 2]) == (SIDE_PX**2, "grey 1,2")
+    assert (len(names), names[THUMBNAIL_PX + 2]) == (THUMBNAIL_PX**2, "grey 1,2")
 
 
 def test_planes_are_concatenated(rng):
-    pixels = colour_image(rng, (SIDE_PX, SIDE_PX))
+    pixels = colour_image(rng, (THUMBNAIL_PX, THUMBNAIL_PX))
     values, names = plane_thumbnail(pixels)
     flat = pixels.transpose(2, 0, 1).ravel() / np.linalg.norm(pixels.astype(float))
     np.testing.assert_allclose(values, flat, rtol=1e-5)
-    assert names[SIDE_PX**2] == "green 0,0"
+    assert names[THUMBNAIL_PX**2] == "green 0,0"
 
 
 @pytest.mark.parametrize("features", [luminance_thumbnail, plane_thumbnail])

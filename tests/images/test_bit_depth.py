@@ -5,7 +5,7 @@ import pytest
 import tifffile
 
 from histodict.images.file_types import ImageError
-from histodict.images.raster import read_float_page
+from histodict.images.raster import read_float_metadata
 from histodict.images.source import open_image
 
 WIDTH, HEIGHT = 256, 257
@@ -30,4 +30,4 @@ def test_out_of_memory_is_not_attributed_to_the_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tifffile, "TiffFile", full)
     with pytest.raises(MemoryError, match="none left"):
-        read_float_page(path)
+        read_float_metadata(path)

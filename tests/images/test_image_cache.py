@@ -100,9 +100,13 @@ def test_worker_process_keeps_the_cache_within_a_run(files, decoded):
 
 def test_processes_of_a_run_share_the_budget(decoded, monkeypatch):
     monkeypatch.setattr(memory_image, "available_bytes", lambda: 8 * 2**30)
-    assert [memory_image._budget(n) for n in (1, 2, 4)] == [384 * 2**20, 384 * 2**20, 256 * 2**20]
+    assert [memory_image._memory_budget(n) for n in (1, 2, 4)] == [
+        384 * 2**20,
+        384 * 2**20,
+        256 * 2**20,
+    ]
     monkeypatch.setattr(memory_image, "available_bytes", lambda: None)
-    assert memory_image._budget(4) == 96 * 2**20
+    assert memory_image._memory_budget(4) == 96 * 2**20
 
 
 def test_failed_worker_pool_releases_the_cache(files, decoded, monkeypatch):
@@ -182,7 +186,7 @@ def test_recently_written_file_is_not_cached(files, decoded, monkeypatch):
 
 
 def test_cyclic_access_hits_the_images_that_fitted(files, decoded, monkeypatch):
-    monkeypatch.setattr(memory_image, "_MAX_BYTES", 2 * 40 * 30 * 4)
+    monkeypatch.setattr(memory_image, "_MAX_CACHE_BYTES", 2 * 40 * 30 * 4)
     with image_cache_enabled():
         for _ in range(4):
             for path in files:
@@ -203,7 +207,7 @@ def test_training_decodes_every_image_once_with_the_same_result(tmp_path, decode
     )
     stored = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert sorted(decoded) == sorted(path.name for path in tissue.glob("[hi]*/*.jpg"))
-    monkeypatch.setattr(memory_image, "_MAX_BYTES", 0)
+    monkeypatch.setattr(memory_image, "_MAX_CACHE_BYTES", 0)
     decoded.clear()
     plain = TissueClassifier(recipe).fit(tissue / "manifest.csv")
     assert len(decoded) > 4

@@ -54,13 +54,13 @@ def order(slides, level, x, y, width, height, factor=1):
 def openslide_requests(monkeypatch):
     """Regions that were requested from OpenSlide, apart from comparisons."""
     found = []
-    read = OpenSlideBackend._read
+    read = OpenSlideBackend._read_with_openslide
 
     def counted(self, corner, piece):
         found.append(piece)
         return read(self, corner, piece)
 
-    monkeypatch.setattr(OpenSlideBackend, "_read", counted)
+    monkeypatch.setattr(OpenSlideBackend, "_read_with_openslide", counted)
     monkeypatch.setattr(openslide_slide, "_N_COMPARED", 0)
     return found
 
@@ -103,7 +103,7 @@ def test_damaged_tiles_behave_as_with_openslide(slide, tmp_path, rng):
         path = tmp_path / slide.name
         path.write_bytes(harmed)
         across = level.n_across
-        x, y = place % across * level.tile[0], place // across * level.tile[1]
+        x, y = place % across * level.tile_size[0], place // across * level.tile_size[1]
         predictions = []
         for slides in (opened(path), opened(path, tiles=False)):
             predictions.append(slides.execute("read_tile", *order(slides, 0, x, y, 64, 64)))
@@ -152,7 +152,7 @@ def test_tile_cache_is_bounded(synthetic_slide, monkeypatch):
 
 
 def test_openslide_reads_all_without_the_decoder(synthetic_slide, monkeypatch):
-    monkeypatch.setattr(jpeg_tiles, "can_decode", lambda: False)
+    monkeypatch.setattr(jpeg_tiles, "can_decode_jpeg_tiles", lambda: False)
     slides = opened(synthetic_slide)
     assert not slides._slide._tiles.levels
     assert len(slides.read_tile(*order(slides, 0, 0, 0, 64, 64))) == 64 * 64 * 3

@@ -86,11 +86,11 @@ def test_pillow_image_of_16_bit_colours_is_refused(rng, tmp_path):
 def test_pixel_size_is_resolved_as_for_a_file(pixels, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "sized.tif", dpi=(50_800, 50_800))
     sized = MemoryImage.from_pillow(Image.open(tmp_path / "sized.tif"), "a")
-    assert PixelSizeOption(default=0.25).at(sized) == PixelSizeOption(default=0.25).at(
+    assert PixelSizeOption(default=0.25).resolve(sized) == PixelSizeOption(default=0.25).resolve(
         tmp_path / "sized.tif"
     )
-    assert PixelSizeOption(default=0.25).at(sized).origin == "file"
-    assert PixelSizeOption(default=0.25).at(MemoryImage.from_array(pixels, "a")) == PixelSize(
+    assert PixelSizeOption(default=0.25).resolve(sized).origin == "file"
+    assert PixelSizeOption(default=0.25).resolve(MemoryImage.from_array(pixels, "a")) == PixelSize(
         0.25, "command"
     )
 

@@ -98,7 +98,7 @@ def test_folder_of_write_image_is_read(tmp_path, pixels, version):
     )
     assert_same(tmp_path / "a.zarr", pixels, 0.5)
     with open_image(tmp_path / "a.zarr") as source:
-        assert [source._level(factor) for factor in (1, 2, 3, 4)] == [
+        assert [source._select_level(factor) for factor in (1, 2, 3, 4)] == [
             (0, 1.0),
             (1, 2.0),
             (1, 2.0),
@@ -127,7 +127,7 @@ def test_levels_are_used_at_the_right_positions(tmp_path):
     ]
     for path in paths:
         with open_image(path) as source:
-            assert source._level(4)[0] == 2
+            assert source._select_level(4)[0] == 2
             for factor in (2, 4):
                 found = source.read(304, 112, 160, 160, factor)
                 inside = slice(16 // factor, 144 // factor)
@@ -192,11 +192,11 @@ def test_pixel_size_units_of_folders(tmp_path):
 def test_scale_without_unit_is_quoted_if_the_size_is_unknown(tmp_path):
     pixels = np.full((8, 8, 3), 7, np.uint8)
     path = save_ome_zarr(tmp_path / "a.ome.zarr", pixels, 0.5, None)
-    size = PixelSizeOption().at(path)
+    size = PixelSizeOption().resolve(path)
     assert (size.mpp, size.origin) == (None, "unknown")
     assert "a.ome.zarr has a scale of 0.5 without a unit" in size.hint
     row = {"path": str(path), "mpp": 0.25, "mpp_from": "assumed"}
-    (text,) = size_warnings([size.assuming(0.25)], 0.25, None)
+    (text,) = size_warnings([size.with_assumed_mpp(0.25)], 0.25, None)
     assert size_warnings([recorded_pixel_size(row)], 0.25, None) == [text]
     assert text.endswith(
         "a.ome.zarr has a scale of 0.5 without a unit, which may be its pixel size in µm"
@@ -206,7 +206,7 @@ def test_scale_without_unit_is_quoted_if_the_size_is_unknown(tmp_path):
         common_pixel_size(records, None)
     for number, (mpp, unit) in enumerate([(0.5, "pixel"), (0.5, "micrometer"), (5000, None)]):
         other = save_ome_zarr(tmp_path / f"{number}.ome.zarr", pixels, mpp, unit)
-        assert PixelSizeOption().at(other).hint == ""
+        assert PixelSizeOption().resolve(other).hint == ""
     assert recorded_pixel_size(row | {"path": str(tmp_path / "gone.zarr")}).hint == ""
 
 
@@ -577,10 +577,10 @@ def test_slow_folder_signature_is_cached_for_a_while(tmp_path, monkeypatch):
     from histodict.utils import files as module
 
     (tmp_path / "a").write_text("x")
-    monkeypatch.setattr(module, "_SLOW_LISTING_S", 0.0)
+    monkeypatch.setattr(module, "_MIN_CACHED_DURATION_S", 0.0)
     monkeypatch.setattr(module, "_CACHE_FACTOR", 1e6)
     first = module.folder_signature(str(tmp_path))
     (tmp_path / "b").write_text("y")
     assert module.folder_signature(str(tmp_path)) == first
-    monkeypatch.setattr(module, "_LISTINGS", {})
+    monkeypatch.setattr(module, "_SIGNATURES", {})
     assert module.folder_signature(str(tmp_path)) != first

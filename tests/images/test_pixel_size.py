@@ -35,7 +35,7 @@ def files(tmp_path):
 )
 def test_precedence_of_pixel_sizes(files, option, for_known, for_unknown):
     for path, (mpp, origin) in zip(files, (for_known, for_unknown), strict=True):
-        found = option.at(path)
+        found = option.resolve(path)
         assert (found.mpp, found.origin) == (mpp and pytest.approx(mpp), origin)
         # The reader does not get the size that the file contains.
         assert found.user_mpp == (None if origin in ("file", "unknown") else mpp)
@@ -58,9 +58,9 @@ def test_invalid_sizes_are_refused(name, value):
 
 def test_rewritten_file_is_read_again(tmp_path):
     path = save_tiff_of_size(tmp_path / "a.tif", 0.25)
-    assert PixelSizeOption().at(path).mpp == pytest.approx(0.25)
+    assert PixelSizeOption().resolve(path).mpp == pytest.approx(0.25)
     save_tiff_of_size(path, 0.5)
-    assert PixelSizeOption().at(path).mpp == pytest.approx(0.5)
+    assert PixelSizeOption().resolve(path).mpp == pytest.approx(0.5)
 
 
 def records(files, *sizes):
@@ -85,9 +85,9 @@ def test_partly_known_sizes_are_refused(files):
 
 def test_assumed_sizes_are_warned_of_in_one_line():
     known, unknown = PixelSize(0.5, "file"), PixelSize(None, "unknown")
-    assumed = unknown.assuming(0.25)
-    assert assumed == PixelSize(0.25, "assumed") and known.assuming(0.25) is known
-    assert unknown.assuming(None) is unknown
+    assumed = unknown.with_assumed_mpp(0.25)
+    assert assumed == PixelSize(0.25, "assumed") and known.with_assumed_mpp(0.25) is known
+    assert unknown.with_assumed_mpp(None) is unknown
     (text,) = size_warnings([known, assumed, assumed], 0.25, None)
     assert "2 of 3 images" in text and "0.25 µm" in text and "mpp=…" in text
     (text,) = size_warnings([known, PixelSize(1.0, "table"), unknown], None, None)

@@ -196,17 +196,17 @@ def test_process_is_reused_for_the_next_slide(tmp_path):
             source.read(0, 0, 5, 5)
             pids.add(pid_of(source))
     assert len(pids) == 1
-    assert len(slide_process._IDLE) == 1
+    assert len(slide_process._IDLE_PROCESSES) == 1
 
 
 def test_closed_slides_leave_no_process(tmp_path):
     paths = [save_slide(tmp_path / f"{i}.tif", scene()) for i in range(4)]
     slide_process.end_idle_processes()
-    n_before = len(slide_process._LIVING)
+    n_before = len(slide_process._RUNNING_PROCESSES)
     sources = [open_image(path) for path in paths]
     assert len({pid_of(source) for source in sources}) == 4
     del sources
-    assert len(slide_process._LIVING) - n_before <= 2
+    assert len(slide_process._RUNNING_PROCESSES) - n_before <= 2
 
 
 def test_file_that_is_no_slide_keeps_the_process_idle(tmp_path):
@@ -214,7 +214,7 @@ def test_file_that_is_no_slide_keeps_the_process_idle(tmp_path):
     (tmp_path / "a.svs").write_bytes(b"no slide")
     with pytest.raises(ImageError):
         open_image(tmp_path / "a.svs")
-    assert len(slide_process._IDLE) == 1
+    assert len(slide_process._IDLE_PROCESSES) == 1
 
 
 def test_process_is_not_reused_after_damaged_pixels(harmful):
@@ -222,17 +222,17 @@ def test_process_is_not_reused_after_damaged_pixels(harmful):
     with pytest.raises(ImageError, match=r"a\.tif: part .*\(no such tile\)"):
         source.read(0, 0, 5, 5)
     source.close()
-    assert not slide_process._IDLE
+    assert not slide_process._IDLE_PROCESSES
 
 
 def test_threads_read_concurrently_in_one_process(harmful):
     source = harmful("time.sleep(0.4)")
-    n_before = len(slide_process._LIVING)
+    n_before = len(slide_process._RUNNING_PROCESSES)
     start = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda x: source.read(x, 0, 5, 5), range(4)))
     assert time.monotonic() - start < 1.2
-    assert len(slide_process._LIVING) == n_before
+    assert len(slide_process._RUNNING_PROCESSES) == n_before
 
 
 def test_more_threads_than_connections(tmp_path, rng, monkeypatch):
@@ -284,7 +284,7 @@ def test_connection_is_not_reused_after_an_interrupt(slide_library, tmp_path):
                 source.read(0, 0, 5, 5)
             for x in (7, 8):
                 assert (source.read(x, 0, 5, 5)[..., 0] == x).all()
-        assert not slide_process._IDLE
+        assert not slide_process._IDLE_PROCESSES
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -342,4 +342,4 @@ def test_subprocess_without_library_is_ended():
 
     bare = Bare()
     slide_process._release_process(bare)
-    assert bare.ended and bare not in slide_process._IDLE
+    assert bare.ended and bare not in slide_process._IDLE_PROCESSES

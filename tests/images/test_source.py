@@ -186,7 +186,7 @@ def test_thumbnail(save, longest, shape):
 
 def test_coarse_level_is_used_for_coarse_reductions(tmp_path, rng):
     source = open_image(save_slide(tmp_path / "a.tif", texture(rng)))
-    assert [source._level(d)[0] for d in (1, 1.9, 2, 3.9, 4, 99)] == [0, 0, 1, 1, 2, 2]
+    assert [source._select_level(d)[0] for d in (1, 1.9, 2, 3.9, 4, 99)] == [0, 0, 1, 1, 2, 2]
 
 
 # --- pixel size, bounds, transparency -----------------------------------------------------------

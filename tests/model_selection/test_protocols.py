@@ -252,6 +252,7 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
         ),
         (lambda: k_folds(Manifest(())), "no images to split"),
         (lambda: k_folds(LONELY, 2), "'malignant' are of a single patient, '3', so the"),
+        (lambda: k_folds(LONELY, 9), "'malignant' are of a single patient"),
         (lambda: learning_curve_splits(LONELY, (1,)), "'malignant' are of a single patient"),
         (lambda: k_folds(TRIANGLE, 2), "into 2 folds has class '.' in every"),
         (

@@ -27,7 +27,7 @@ from histodict.precomputed.feature_file import common_metadata, open_features
 from histodict.reports.atoms_page import collect_atom_report, write_atoms_page
 from histodict.reports.explanation_page import write_explanation_page
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.utils.parallel import Threads
+from histodict.utils.parallel import ThreadExecutor
 from tests.images.ome_files import save_ome_zarr
 from tests.precomputed.feature_files import write_trident
 
@@ -220,7 +220,7 @@ def test_reports_need_no_pixels(tissue, tmp_path):
 
 
 def test_files_are_written_once_and_again_if_the_image_changed(tissue, tmp_path):
-    first = extracted(tissue, tmp_path / "f", executor=Threads(2))
+    first = extracted(tissue, tmp_path / "f", executor=ThreadExecutor(2))
     states = {file: file.stat().st_mtime_ns for file in first.files}
     assert extracted(tissue, tmp_path / "f").n_skipped == len(first.files)
     assert all(file.stat().st_mtime_ns == states[file] for file in first.files)

@@ -19,7 +19,7 @@ from histodict.models.recipe import Recipe
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.rendering import draw_overlay
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.utils.parallel import Threads
+from histodict.utils.parallel import ThreadExecutor
 from histodict.utils.progress import no_callback
 
 CONTEXT = Recipe(
@@ -90,7 +90,9 @@ def test_training_patches_are_inside_the_margin(tissue, pixels, tmp_path):
             tissue.records[0], path=tmp_path / f"{width}.png", mask=tmp_path / f"{width}-mask.png"
         )
         sources = [SamplingArea(record, int(inside), inside, "x") for inside in (False, True)]
-        found.append(sample_training_patches(sources, CONTEXT, 0, None, no_callback, Threads(1)))
+        found.append(
+            sample_training_patches(sources, CONTEXT, 0, None, no_callback, ThreadExecutor(1))
+        )
     np.testing.assert_array_equal(found[0].features, found[1].features)
     assert len(found[0].labels) and set(found[0].labels) == {0, 1}
 

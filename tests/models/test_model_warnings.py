@@ -43,7 +43,7 @@ def fetched(monkeypatch):
         names.append(name)
         return MeanColours()
 
-    monkeypatch.setitem(encoder.FAMILIES, "hub", open_)
+    monkeypatch.setitem(encoder.ENCODER_FAMILIES, "hub", open_)
     monkeypatch.setattr(encoder, "_OPENED_NAMES", set())
     clear_encoder_cache()
     yield names
@@ -133,6 +133,6 @@ def test_missing_timm_is_reported(monkeypatch):
         raise ModuleNotFoundError("No module named 'timm'", name="timm")
 
     clear_encoder_cache()
-    monkeypatch.setitem(encoder.FAMILIES, "timm", none)
+    monkeypatch.setitem(encoder.ENCODER_FAMILIES, "timm", none)
     with pytest.raises(ValueError, match=r"timm.*pip install .*\[encoders\]"):
         load_encoder("timm:resnet18")

@@ -35,8 +35,8 @@ from histodict.models.recipe import Recipe
 from histodict.patches.grid import PatchGrid
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.patches.sampling import region_constraint
-from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
-from histodict.utils.parallel import Threads
+from histodict.synthetic.tissue_generator import make_tissue_image, random_stain
+from histodict.utils.parallel import ThreadExecutor
 from histodict.utils.progress import no_callback
 from tests.annotations.outline_files import box, collection, feature, write_geojson
 from tests.annotations.test_annotation_file import centres, winds_around
@@ -77,7 +77,7 @@ def planted(tmp_path_factory) -> Path:
     lines = ["path,patient,mpp"]
     for i in range(8):
         rng = np.random.default_rng(i)
-        stain = draw_stain(rng)
+        stain = random_stain(rng)
         image = make_tissue_image("healthy", stain, rng, SIZE)
         image[star_pixels()] = image[star_pixels()][:, [2, 0, 1]]
         Image.fromarray(image).save(folder / "slides" / f"s{i}.png")
@@ -110,7 +110,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
         patch_px=8, patches_per_class=500, min_tissue_fraction=0.0, augment_patches=False
     )
     found = sample_training_patches(
-        [SamplingArea(record, 0)], recipe, 0, None, no_callback, Threads(1)
+        [SamplingArea(record, 0)], recipe, 0, None, no_callback, ThreadExecutor(1)
     )
     assert len(found.features) == 500
     blue = found.features[:, 128] / 100
@@ -120,7 +120,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
     everywhere = np.argwhere(np.ones((SIZE[1] - 7, SIZE[0] - 7)))[:, ::-1]
     with open_image(record.path) as image:
         allowed = region_constraint(
-            record.region_of_interest.region(image), PatchGrid.from_size(SIZE, 8, 8, 1.0)
+            record.region_of_interest.region_mask(image), PatchGrid.from_size(SIZE, 8, 8, 1.0)
         )
     expected = shares(inside, *everywhere.T, 8) >= 0.5
     np.testing.assert_array_equal(allowed.accepts(everywhere), expected)
@@ -130,7 +130,7 @@ def test_training_patches_are_inside_their_outlines(tmp_path):
     # For one region, patches outside do not touch it.
     mapped = ImageRecord(record.path, "", "a", annotations=AnnotationFile(path))
     outside = SamplingArea(mapped, 0, is_inside=False, region="Inflamed")
-    found = sample_training_patches([outside], recipe, 0, None, no_callback, Threads(1))
+    found = sample_training_patches([outside], recipe, 0, None, no_callback, ThreadExecutor(1))
     blue = found.features[:, 128] / 100
     assert not shares(inside, *np.rint(found.features[:, [0, 64]] / blue[:, None]).T, 8).any()
 

@@ -24,7 +24,7 @@ from histodict.models.recipe import Recipe, preset
 from histodict.models.region_detector import region_classes
 from histodict.patches.patch_map import NO_TISSUE
 from histodict.synthetic.dataset import write_synthetic_dataset
-from histodict.synthetic.tissue_generator import draw_stain, make_region_image
+from histodict.synthetic.tissue_generator import make_region_image, random_stain
 
 FAST = Recipe(
     method_parameters={"n_atoms": 24, "n_iter": 3},
@@ -47,7 +47,7 @@ def tissue(tmp_path_factory):
     lines = ["path,mask,patient,mpp"]
     for i in range(5):
         rng = np.random.default_rng(i)
-        image, mask = make_region_image(draw_stain(rng), rng, (420, 320), n_regions=2)
+        image, mask = make_region_image(random_stain(rng), rng, (420, 320), n_regions=2)
         Image.fromarray(image).save(masks / f"{i}.png")
         Image.fromarray(mask).save(masks / f"{i}-mask.png")
         lines.append(f"{i}.png,{i}-mask.png,p{i},0.5")

@@ -51,7 +51,7 @@ def test_x_has_the_vectors_and_centres_are_converted_to_corners(X, tmp_path):
         np.testing.assert_array_equal(file.read(slice(1, 2)), VECTORS[1:2])
         np.testing.assert_array_equal(file.coords, CENTRES - 8)
         assert file.side == 16 and file.metadata.length == 3
-        file.check()
+        file.check_values()
 
 
 def test_obsm_features_have_precedence_over_x(tmp_path):
@@ -185,7 +185,7 @@ def test_invalid_lazyslide_tiles_are_refused(tmp_path, message):
         file["uns"][name] = value
     message = message.replace("]", r"\]")
     with pytest.raises(ImageError, match=f"a.h5ad: .*{message}"), open_features(path) as file:
-        file.check()
+        file.check_values()
 
 
 # --- unusable files ------------------------------------------------------------------------------
@@ -235,4 +235,4 @@ def test_unusable_file_is_refused(name, tmp_path):
     damage, text = BAD[name]
     path = damage(tmp_path / "a.h5ad")
     with pytest.raises(ImageError, match=text), open_features(path) as file:
-        file.check()
+        file.check_values()

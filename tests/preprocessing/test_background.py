@@ -79,7 +79,7 @@ def test_small_spot_of_tissue_is_detected(tmp_path, spot):
     assert source.overview_downsample == pytest.approx(16, rel=0.01)
     background = BackgroundMask(source, source.overview_downsample, TissueThreshold(WHITE))
     places = np.arange(0, 2100, 32)
-    possible = background.maybe_tissue(places, places, 32)
+    possible = background.may_have_tissue(places, places, 32)
     assert possible[np.ix_(abs(places - y) < 32, abs(places - x) < 32)].all()
     assert possible.mean() < 0.15
 

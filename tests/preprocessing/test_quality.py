@@ -14,7 +14,7 @@ from histodict.models.model_file import read_header
 from histodict.models.recipe import Recipe, with_method
 from histodict.preprocessing.quality import (
     QUALITY_FILTERS,
-    SQUARE,
+    SQUARE_PX,
     QualityMap,
     median_tissue_density,
     parse_quality_filters,
@@ -22,7 +22,7 @@ from histodict.preprocessing.quality import (
 from histodict.preprocessing.tissue import TissueThreshold
 from tests.images.files import save_plain
 
-SIDE = 4 * SQUARE
+SIDE = 4 * SQUARE_PX
 EVERY = ",".join(QUALITY_FILTERS)
 INKS = {"blue": (35, 60, 170), "green": (30, 120, 70), "black": (30, 28, 32)}
 LEFT = (slice(None), slice(0, 2))
@@ -96,7 +96,7 @@ def test_pale_tissue_is_as_sharp_as_strong_tissue(tmp_path, clean, contrast):
 def test_pen_strokes_are_found(tmp_path, clean, ink):
     """A stroke two squares wide; the ink lets some tissue show through."""
     pixels = clean.copy()
-    stroke = (slice(None), slice(SQUARE, 3 * SQUARE))
+    stroke = (slice(None), slice(SQUARE_PX, 3 * SQUARE_PX))
     pixels[stroke] = np.rint(0.15 * clean[stroke] + 0.85 * np.array(INKS[ink])).astype(np.uint8)
     found = assess(tmp_path, pixels)
     assert found.excluded["pen"][:, 1:3].all()
@@ -107,7 +107,7 @@ def test_folds_are_found(tmp_path, clean):
     """The transmittance of two layers is the product of theirs."""
     clean = np.concatenate([clean, clean[: SIDE // 2]])  # the fold is a sixth of the tissue
     pixels = clean.copy()
-    fold = (slice(2 * SQUARE, 3 * SQUARE), slice(None))
+    fold = (slice(2 * SQUARE_PX, 3 * SQUARE_PX), slice(None))
     layers = clean[fold].astype(float) * clean[fold][:, ::-1] / 255
     pixels[fold] = np.rint(layers).astype(np.uint8)
     found = assess(tmp_path, pixels)
@@ -117,7 +117,7 @@ def test_folds_are_found(tmp_path, clean):
 
 def test_background_is_not_assessed(tmp_path, clean):
     pixels = np.full_like(clean, 240)
-    pixels[:SQUARE] = clean[:SQUARE]
+    pixels[:SQUARE_PX] = clean[:SQUARE_PX]
     found = assess(tmp_path, pixels)
     assert found.tissue[0].all() and not found.tissue[1:].any()
     assert not any(bad.any() for bad in found.excluded.values())

@@ -20,7 +20,7 @@ from histodict.models import Plan
 from histodict.models.recipe import Recipe
 from histodict.reports import evaluation_tables as evaluation_errors
 from histodict.reports.evaluation_page import write_evaluation_page
-from histodict.reports.model_card import ITEMS
+from histodict.reports.model_card import CHECKLIST_ITEMS
 from histodict.utils.parallel import ExecutionOptions
 from tests.evaluation import planted
 from tests.evaluation.planted import evaluate_planted, one_hot, write_images, wrong_for
@@ -150,7 +150,7 @@ def test_operating_points_are_those_of_the_predictions(page, folder):
     assert text
     for method in (LBP, WND):
         own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
-        truth, scores = [r["truth"] for r in own], [float(r["score_0"]) for r in own]
+        truth, scores = [r["truth"] for r in own], [float(r["score"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
         assert f"{method} {curve.operating[0]:.3f}, {1 - curve.operating[1]:.3f}" in text[0]
 
@@ -292,6 +292,12 @@ def test_three_classes(tmp_path):
 
     splits = leave_one_site_out(manifest)
     done = evaluate_planted(manifest, splits, tmp_path / "out", {LBP: second_for_third})
+    row, *_ = read_csv(tmp_path / "out" / "predictions.csv")
+    assert [name for name in row if name.startswith("score")] == [
+        "score",
+        *(f"score_{name}" for name in names),
+    ]
+    assert (row["score"], row[f"score_{row['label']}"]) == ("1", "1")
     page = report(done, tmp_path / "out")
     matrix = page.table("true class ↓ / predicted class →", *names)
     assert matrix == [
@@ -412,7 +418,9 @@ def test_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
 
 def test_checklist_is_complete(page):
     (rows,) = (t for t in page.tables if t and t[0][0].startswith("1\u2002Title"))
-    assert [row[0] for row in rows] == [f"{item}\u2002{requested}" for item, requested in ITEMS]
+    assert [row[0] for row in rows] == [
+        f"{item}\u2002{requested}" for item, requested in CHECKLIST_ITEMS
+    ]
     items = {row[0].partition("\u2002")[0]: row[1] for row in rows}
     assert items["17"] == "not recorded"  # not provided
     assert items["6a"] == "2: north, south"

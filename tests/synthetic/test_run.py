@@ -14,7 +14,7 @@ def test_demo_writes_a_self_contained_page(tmp_path, monkeypatch):
     small = {"n_atoms": "20", "n_iter": "3", "patches_per_class": "500"}
     for name in ("DEMO_RECIPE", "REGION_RECIPE"):
         monkeypatch.setattr(demo, name, getattr(demo, name).parse_settings(small))
-    monkeypatch.setitem(demo._DATA_OPTIONS, "size", (240, 180))
+    monkeypatch.setitem(demo._DATASET_OPTIONS, "size", (240, 180))
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     page = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from histodict.synthetic.tissue_generator import draw_stain, make_tissue_image
+from histodict.synthetic.tissue_generator import make_tissue_image, random_stain
 
 
 def test_stain_vectors_are_unit_and_differ_between_patients():
-    stains = [draw_stain(np.random.default_rng(i)) for i in range(50)]
+    stains = [random_stain(np.random.default_rng(i)) for i in range(50)]
     for vectors in ([s.haematoxylin for s in stains], [s.eosin for s in stains]):
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1)
         assert np.min(vectors) > 0
@@ -23,7 +23,7 @@ def test_stain_vectors_are_unit_and_differ_between_patients():
 
 def test_density_is_proportional_to_the_strength_of_the_stain():
     """Beer-Lambert: twice the dye gives twice the optical density on the same tissue."""
-    stain = replace(draw_stain(np.random.default_rng(0)), haematoxylin_strength=0.5)
+    stain = replace(random_stain(np.random.default_rng(0)), haematoxylin_strength=0.5)
     stain = replace(stain, eosin_strength=0.5)
     twice = replace(stain, haematoxylin_strength=1.0, eosin_strength=1.0)
     weak, strong = (

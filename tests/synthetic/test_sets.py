@@ -88,7 +88,7 @@ def test_interrupted_set_leaves_nothing(tmp_path, monkeypatch):
         assert list(tmp_path.rglob("*.jpg"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sets, "_write_regions", fail)
+    monkeypatch.setattr(sets, "_write_region_images", fail)
     with pytest.raises(KeyboardInterrupt):
         write_synthetic_dataset(tmp_path / "set", 1, 1, (64, 64))
     assert list(tmp_path.iterdir()) == []
@@ -166,15 +166,15 @@ def test_two_processes_may_write_the_same_set(tmp_path, monkeypatch):
     from histodict.synthetic import dataset as sets
 
     folder = tmp_path / "tissue"
-    draw = sets._write_regions
+    draw = sets._write_region_images
 
     def draw_slowly(*args):
         if not folder.exists():  # the other process finishes first
-            monkeypatch.setattr(sets, "_write_regions", draw)
+            monkeypatch.setattr(sets, "_write_region_images", draw)
             sets.write_synthetic_dataset(folder, 1, 1, size=(96, 80))
         draw(*args)
 
-    monkeypatch.setattr(sets, "_write_regions", draw_slowly)
+    monkeypatch.setattr(sets, "_write_region_images", draw_slowly)
     assert (sets.cached_synthetic_dataset(folder, 1, 1, size=(96, 80)) / "manifest.csv").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["tissue"]
 

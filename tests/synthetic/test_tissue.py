@@ -6,9 +6,9 @@ from scipy import ndimage
 
 from histodict.synthetic.tissue_generator import (
     Stain,
-    draw_stain,
     make_region_image,
     make_tissue_image,
+    random_stain,
 )
 
 SIZE = (320, 240)
@@ -30,14 +30,14 @@ def concentrations(image: np.ndarray, stain: Stain) -> np.ndarray:
 def test_shape_and_dtype(kind, size):
     rng = np.random.default_rng(0)
     for _ in range(5):
-        image = make_tissue_image(kind, draw_stain(rng), rng, size)
+        image = make_tissue_image(kind, random_stain(rng), rng, size)
         assert image.shape == (size[1], size[0], 3)
         assert image.dtype == np.uint8
         assert image.std() > 10
 
 
 def test_same_generator_gives_the_same_image():
-    stain = draw_stain(np.random.default_rng(0))
+    stain = random_stain(np.random.default_rng(0))
     first, second, other = (
         make_tissue_image("inflamed", stain, np.random.default_rng(seed), (128, 96))
         for seed in (1, 1, 2)
@@ -48,7 +48,7 @@ def test_same_generator_gives_the_same_image():
 
 def test_invalid_arguments_are_refused():
     rng = np.random.default_rng(0)
-    stain = draw_stain(rng)
+    stain = random_stain(rng)
     with pytest.raises(ValueError, match="kind must be one of healthy, inflamed, not 'ill'"):
         make_tissue_image("ill", stain, rng)
     with pytest.raises(ValueError, match="height"):
@@ -58,7 +58,7 @@ def test_invalid_arguments_are_refused():
 
 
 def test_some_images_show_background_of_the_stain_white():
-    stain = draw_stain(np.random.default_rng(0))
+    stain = random_stain(np.random.default_rng(0))
     shares = []
     for seed in range(30):
         image = make_tissue_image("inflamed", stain, np.random.default_rng(seed), (160, 120))
@@ -74,7 +74,7 @@ def test_some_images_show_background_of_the_stain_white():
 def test_mask_has_the_requested_number_of_regions(n_regions):
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        image, mask = make_region_image(draw_stain(rng), rng, SIZE, n_regions)
+        image, mask = make_region_image(random_stain(rng), rng, SIZE, n_regions)
         assert image.shape == (SIZE[1], SIZE[0], 3)
         assert mask.shape == image.shape[:2]
         assert mask.dtype == bool
@@ -86,7 +86,7 @@ def test_mask_covers_the_focus():
     """Haematoxylin is much denser inside, and decreases within a nucleus's width of the outline."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        stain = draw_stain(rng)
+        stain = random_stain(rng)
         image, mask = make_region_image(stain, rng, (480, 360), 1)
         H = concentrations(image, stain)[..., 0]
         assert H[mask].mean() > 1.7 * H[~mask].mean()
@@ -99,7 +99,7 @@ def test_mask_covers_the_focus():
 def test_region_is_aligned_with_the_mask():
     """The best shift of the mask on the haematoxylin is no shift."""
     rng = np.random.default_rng(4)
-    stain = draw_stain(rng)
+    stain = random_stain(rng)
     image, mask = make_region_image(stain, rng, (480, 360), 1)
     dark = (concentrations(image, stain)[..., 0] > 0.65).astype(float)
     template = mask - mask.mean()

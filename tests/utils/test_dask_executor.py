@@ -28,7 +28,7 @@ from histodict.models import Plan, TissueClassifier
 from histodict.models.recipe import Recipe, preset
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.utils import dask_executor as cluster_module
-from histodict.utils.dask_executor import Cluster, open_cluster
+from histodict.utils.dask_executor import ClusterExecutor, open_cluster
 from histodict.utils.parallel import ClusterError, ExecutionOptions
 
 FAST = Recipe(
@@ -72,7 +72,7 @@ def _nanny_status(dask_worker) -> str:
     return dask_worker.status.name
 
 
-def kill_a_worker(cluster: Cluster) -> None:
+def kill_a_worker(cluster: ClusterExecutor) -> None:
     # A worker that has just replaced a killed one must be ready: a worker that ends while it starts
     # is not restarted.
     cluster.client.wait_for_workers(2, timeout=60)
@@ -395,8 +395,8 @@ def test_evaluation_gives_the_same_predictions(cluster, tissue, tmp_path):
             ("there", ExecutionOptions(executor=cluster)),
         )
     )
-    assert [r.predicted.scores for r in there] == [r.predicted.scores for r in here]
-    assert [r.predicted.labels for r in there] == [r.predicted.labels for r in here]
+    assert [r.predictions.scores for r in there] == [r.predictions.scores for r in here]
+    assert [r.predictions.labels for r in there] == [r.predictions.labels for r in here]
 
 
 @needs_dask
@@ -413,7 +413,7 @@ def test_map_without_workers_times_out(monkeypatch):
         LocalCluster(processes=False, **quiet) as local,
         Client(local, set_as_default=False) as client,
     ):
-        results = Cluster(client).map(lambda x: time.sleep(x) or x, [0.0, 1.5, 0.0])
+        results = ClusterExecutor(client).map(lambda x: time.sleep(x) or x, [0.0, 1.5, 0.0])
         assert next(results) == 0.0
         local.scale(0)
         with (
@@ -447,11 +447,11 @@ def test_lost_scheduler_is_reported():
     ):
         for use in (lambda c: list(c.map(str, [1])), lambda c: c.broadcast(lambda: iter([1]))):
             with pytest.raises(ClusterError, match="lost the connection to the Dask scheduler"):
-                use(Cluster(client))
+                use(ClusterExecutor(client))
         client.status = "running"  # Dask has not yet noticed, or it is another error
         text = "lost the connection" if isinstance(client.error, CommClosedError) else None
         with pytest.raises(ClusterError if text else type(client.error), match=text):
-            list(Cluster(client).map(str, [1]))
+            list(ClusterExecutor(client).map(str, [1]))
         client.status = "closed"
 
 

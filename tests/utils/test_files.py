@@ -15,7 +15,7 @@ from histodict.utils.files import (
     check_writable_file,
     content_digest,
     file_key,
-    key_of_files,
+    files_key,
     stat_signature,
 )
 
@@ -172,18 +172,18 @@ def test_key_of_files_lists_the_folder_once(tmp_path, monkeypatch):
         files = [folder / f"{number}.dcm" for number in range(n_files)]
         for file in (*files, folder / "beside.txt"):
             file.write_bytes(b"one")
-        key_of_files(files)
-        counts.append(count_stat_calls(monkeypatch, lambda files=files: key_of_files(files)))
+        files_key(files)
+        counts.append(count_stat_calls(monkeypatch, lambda files=files: files_key(files)))
     assert counts[1] < 2.2 * counts[0]
-    keys = [key_of_files(files)]
+    keys = [files_key(files)]
     for change in (
         lambda: (folder / "beside.txt").write_bytes(b"other"),
         lambda: files[3].write_bytes(b"another"),
         lambda: files[4].unlink(),
     ):
         change()
-        assert key_of_files(files) not in keys
-        keys.append(key_of_files(files))
+        assert files_key(files) not in keys
+        keys.append(files_key(files))
 
 
 def test_file_key_has_the_resolved_path(tmp_path, monkeypatch):

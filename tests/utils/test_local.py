@@ -12,7 +12,12 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from histodict.kernels import encode_omp
-from histodict.utils.parallel import available_cores, count_jobs, map_blocks, single_blas_thread
+from histodict.utils.parallel import (
+    available_cores,
+    effective_n_jobs,
+    map_blocks,
+    single_blas_thread,
+)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
@@ -79,12 +84,12 @@ def test_blas_is_limited_to_one_thread_inside_only():
 
 
 def test_count_jobs():
-    assert count_jobs(None) == count_jobs(-1) == available_cores()
-    assert count_jobs(3) == 3
-    assert count_jobs(-100) == 1
+    assert effective_n_jobs(None) == effective_n_jobs(-1) == available_cores()
+    assert effective_n_jobs(3) == 3
+    assert effective_n_jobs(-100) == 1
     for wrong in (0, "2", 2.5, True):
         with pytest.raises(ValueError, match="n_jobs"):
-            count_jobs(wrong)
+            effective_n_jobs(wrong)
 
 
 def test_overlapping_calls_share_the_blas_limit():

@@ -12,7 +12,7 @@ from histodict.utils.missing_chunks import (
     check_missing_chunks,
     missing_chunks_allowed,
 )
-from histodict.utils.validation import hint_surface, hints_for
+from histodict.utils.validation import hint_interface, hints_for
 
 
 def test_outermost_block_decides():
@@ -28,7 +28,7 @@ def test_outermost_block_decides():
 def test_workers_get_the_settings_of_the_sender(allow):
     with hints_for("python"):
         reported = _with_local_settings(
-            allow, "cli", lambda item: (missing_chunks_allowed(), hint_surface()), 3
+            allow, "cli", lambda item: (missing_chunks_allowed(), hint_interface()), 3
         )
     assert reported == (allow, "cli")
     assert not missing_chunks_allowed()

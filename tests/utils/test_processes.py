@@ -9,7 +9,7 @@ from joblib import delayed
 
 from histodict.utils import dask_executor as cluster
 from histodict.utils.parallel import ClusterError, can_share_locks, map_processes
-from histodict.utils.validation import hint_surface, hints_for
+from histodict.utils.validation import hint_interface, hints_for
 
 
 @pytest.mark.parametrize("room", [0, 5])
@@ -58,5 +58,5 @@ def test_hints_follow_the_surface_of_the_caller():
     found = []
     for surface in ("cli", "web"):
         with hints_for(surface):
-            found += map_processes([delayed(hint_surface)() for _ in range(4)], 2)
+            found += map_processes([delayed(hint_interface)() for _ in range(4)], 2)
     assert found == ["cli"] * 4 + ["web"] * 4

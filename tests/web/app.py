@@ -58,12 +58,12 @@ def run_job(client: Any, job: str) -> None:
     The queue of a client runs between `__enter__` and `__exit__`.
     """
     from histodict.web.jobs import DONE, RUNNING
-    from histodict.web.worker import JOB_FUNCTIONS, progress_log
+    from histodict.web.worker import JOB_FUNCTIONS, make_progress_callback
 
     found = job_of(client, job)
     run = found.state()["run"] + 1
     found.set_state(RUNNING, run)
-    JOB_FUNCTIONS[found.request["kind"]](found, progress_log(found))
+    JOB_FUNCTIONS[found.request["kind"]](found, make_progress_callback(found))
     found.end_run(run, DONE)
 
 

@@ -80,5 +80,5 @@ def _run_worker(folder: str, run: int, log: str) -> None:
     with open(log, "ab") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    worker.set_hint_surface("web")
+    worker.set_hint_interface("web")
     sys.exit(worker.main(Path(folder), run, os.getppid()))

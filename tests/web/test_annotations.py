@@ -253,7 +253,7 @@ def test_exported_file_covers_the_same_pixels_when_imported(client, folder, tmp_
     shapes = request(client, annotation_path(client))["shapes"]
     with open_image(folder / "first.png") as source:
         n_pixels = {
-            n: AnnotationFile(path, (n,)).region(source).n_pixels for n in ("stripes", "dots")
+            n: AnnotationFile(path, (n,)).region_mask(source).n_pixels for n in ("stripes", "dots")
         }
     assert n_pixels["dots"] == 70 * 60
     assert n_pixels["stripes"] == pytest.approx(shapes[0]["area"], rel=0.02)

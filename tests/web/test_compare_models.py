@@ -75,7 +75,7 @@ def test_maps_of_other_grids_are_compared_at_patch_centres(factor):
 def test_area_outside_the_other_map_is_not_compared():
     one, other = make_map([[0, 0, 0]]), make_map([[1, 1]], left=10.0)
     found = MapDifference.from_maps(one, other)
-    assert found.after.tolist() == [[NO_TISSUE, 1, 1]] and found.n_tissue_mismatches == 1
+    assert found.second.tolist() == [[NO_TISSUE, 1, 1]] and found.n_tissue_mismatches == 1
 
 
 def test_differences_of_models_are_described():
@@ -214,7 +214,7 @@ def test_link_to_a_model_elsewhere_is_refused(client, folder, model):
 
 
 def test_too_large_model_is_refused(client, folder, monkeypatch):
-    monkeypatch.setattr(model_compatibility, "_MAX_BYTES", 100)
+    monkeypatch.setattr(model_compatibility, "_MAX_FILE_BYTES", 100)
     response = open_model(client, "kept.histodict")
     assert response.status_code == 400 and "larger than" in response.json()["error"]
 

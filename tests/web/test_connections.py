@@ -18,7 +18,7 @@ HEAD = b"POST /api/data HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Histodict: 1\r\n"
 
 @pytest.fixture(scope="module")
 def server(tissue, tmp_path_factory):
-    limits = {"keep_alive": 1, "_MAX_SECONDS": 1.0, "_MAX_WAITING": 8}
+    limits = {"keep_alive": 1, "_MAX_REQUEST_SECONDS": 1.0, "_MAX_INCOMPLETE_REQUESTS": 8}
     with serve_in_thread(tmp_path_factory.mktemp("workspace"), [tissue], **limits) as server:
         yield server
 

@@ -13,9 +13,9 @@ from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
 from histodict.images.pixel_size import PixelSize
 from histodict.web.dataset_checks import (
     BackgroundChecks,
-    ImageSummary,
+    ImageCheck,
+    find_likely_duplicates,
     image_warnings,
-    likely_duplicates,
     manifest_warnings,
 )
 from histodict.web.maps import TileCache
@@ -55,19 +55,19 @@ def test_rotated_mirrored_and_slightly_changed_copies_are_found(greys, rng, n_ro
     copy = np.rot90(greys[2], n_rotations)
     copy = copy[:, ::-1] if mirrored else copy
     brighter = 0.8 * copy + 20 + rng.normal(0, 2, copy.shape)
-    assert likely_duplicates([*greys, brighter.astype(np.float32)]) == [(2, 6)]
+    assert find_likely_duplicates([*greys, brighter.astype(np.float32)]) == [(2, 6)]
 
 
 def test_different_and_blank_images_are_no_copies(greys):
     blank = [np.full((32, 32), 240, np.float32)] * 2
-    assert likely_duplicates([*greys, *blank]) == []
-    assert likely_duplicates(greys[:1]) == []
+    assert find_likely_duplicates([*greys, *blank]) == []
+    assert find_likely_duplicates(greys[:1]) == []
 
 
 def test_copies_with_two_patients_and_labels_are_reported(greys):
     manifest = Manifest(records("ab", "12"))
     summaries = [
-        ImageSummary(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records
+        ImageCheck(record, greys[0], PixelSize(0.5, "file")) for record in manifest.records
     ]
     (text,) = image_warnings(manifest, summaries)
     assert "Likely duplicates" in text and "0.png and 1.png" in text
@@ -87,7 +87,7 @@ def test_copies_with_two_patients_and_labels_are_reported(greys):
 def test_pixel_sizes(greys, sizes, message):
     manifest = Manifest(records("ab", "12"))
     rows = zip(manifest.records, greys, sizes, strict=False)
-    summaries = [ImageSummary(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
+    summaries = [ImageCheck(record, grey, PixelSize(mpp, "file")) for record, grey, mpp in rows]
     found = image_warnings(manifest, summaries)
     assert [message in text for text in found] == ([True] if message else [])
 

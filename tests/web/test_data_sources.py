@@ -10,7 +10,7 @@ from histodict.annotations.annotation_file import AnnotationFile
 from histodict.datasets import manifest
 from histodict.datasets.record import ImageRecord
 from histodict.web import datasets
-from histodict.web.dataset_checks import summarize_image
+from histodict.web.dataset_checks import check_image
 from histodict.web.datasets import (
     DatasetIndexCache,
     add_correction,
@@ -71,7 +71,7 @@ def test_image_among_thousands_is_found_quickly(user, sources, folder):
     seconds = []
     for name in images[::1000]:
         started = time.perf_counter()
-        assert find_dataset(user, sources, dataset.id).image(short_id(name)).path.name == name
+        assert find_dataset(user, sources, dataset.id).find_image(short_id(name)).path.name == name
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 0.005
 
@@ -203,7 +203,7 @@ def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
     (folder / "a" / "1.png").symlink_to(tmp_path / "secret.png")
     assert find_dataset(user, sources, dataset.id).index is dataset.index
     for read in (
-        lambda: dataset.image(short_id("a/1.png")),
+        lambda: dataset.find_image(short_id("a/1.png")),
         lambda: add_correction(dataset, short_id("a/1.png"), "y", [0, 0, 50, 50]),
         lambda: training_manifest(dataset),
     ):
@@ -211,10 +211,10 @@ def test_file_is_checked_at_every_read(user, sources, folder, tmp_path):
             read()
 
     def thumbnail(record):
-        sources.check(record)
+        sources.check_record(record)
         raise AssertionError("it was let through")
 
-    assert "outside" in summarize_image(dataset.manifest.records[0], thumbnail).reason
+    assert "outside" in check_image(dataset.manifest.records[0], thumbnail).reason
 
 
 def test_outlines_outside_the_folders_are_not_read(sources, folder, tmp_path):
@@ -225,10 +225,10 @@ def test_outlines_outside_the_folders_are_not_read(sources, folder, tmp_path):
         AnnotationFile(path) for path in (folder / "inside.xml", tmp_path / "secret.xml")
     )
     record = ImageRecord(folder / "a" / "1.png", "", "1", annotations=own)
-    assert sources.check(record) is record
+    assert sources.check_record(record) is record
     for other in (replace(record, annotations=secret), replace(record, region_of_interest=secret)):
         with pytest.raises(ForbiddenFileError):
-            sources.check(other)
+            sources.check_record(other)
 
 
 def test_table_that_links_outside_is_refused(sources, folder, tmp_path):
@@ -260,7 +260,7 @@ def test_tile_needs_a_constant_number_of_stat_calls(user, tmp_path, monkeypatch,
         image = short_id(paths[-1])
         with monkeypatch.context() as patch:
             summaries = count_stat_calls(patch)
-            assert find_dataset(user, sources, dataset.id, image).image(image).path.exists()
+            assert find_dataset(user, sources, dataset.id, image).find_image(image).path.exists()
             counts.append(sum(map(len, summaries)))
     assert 0 < counts[0] == counts[1]
 

@@ -319,7 +319,7 @@ def test_job_that_could_not_be_written_leaves_nothing(tmp_path, monkeypatch):
 def test_job_has_a_lower_priority_than_the_server(tmp_path, monkeypatch):
     added = []
     monkeypatch.setattr(os, "nice", added.append)
-    monkeypatch.setattr(worker, "progress_log", lambda job: None)
+    monkeypatch.setattr(worker, "make_progress_callback", lambda job: None)
     monkeypatch.setitem(worker.JOB_FUNCTIONS, "empty", lambda job, callback: None)
     job = SimpleNamespace(
         request={"kind": "empty"},

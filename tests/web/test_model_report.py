@@ -168,5 +168,5 @@ def test_best_of_several_models_is_warned_of(model, tmp_path):
     assert selection_warning(1) == ""
     results = {"images": result_rows(("healthy", "healthy")), "operating_point": None}
     path, stored = tmp_path / "r.html", nothing(tmp_path, model)
-    write_report(path, model, [], results, stored, [], selection=selection_warning(3))
+    write_report(path, model, [], results, stored, [], selection_note=selection_warning(3))
     assert "3 models were tested on these patients" in path.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from PIL import Image
 from histodict.datasets.manifest import ImageRecord
 from histodict.images.source import open_image
 from histodict.web import maps as tiles_module
-from histodict.web.maps import TILE_SIDE, TileCache, count_levels
+from histodict.web.maps import TILE_PX, TileCache, count_levels
 from tests.web.app import count_calls
 
 
@@ -48,8 +48,8 @@ def decoded(data: bytes) -> np.ndarray:
 def test_coarsest_level_is_one_tile(size, count):
     assert count_levels(size) == count
     factor = 2 ** (count - 1)
-    assert max(size) <= TILE_SIDE * factor
-    assert count == 1 or max(size) > TILE_SIDE * factor / 2
+    assert max(size) <= TILE_PX * factor
+    assert count == 1 or max(size) > TILE_PX * factor / 2
 
 
 def test_tiles_of_the_finest_level_are_the_image(tiles, image):

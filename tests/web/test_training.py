@@ -52,7 +52,7 @@ def test_request_round_trip(dataset):
     plan = make_preset_plan("pixels", "dfdl").parse_settings({"ensemble": "false", "n_atoms": "9"})
     request = make_training_request(dataset, TrainingSettings(plan, None, 7, test_folds=2))
     again = TrainingSettings.from_request(request)
-    assert (again.plan, again.regions, again.seed) == (plan, None, 7)
+    assert (again.plan, again.region_class, again.seed) == (plan, None, 7)
     assert make_training_request(dataset, again) == request
     learn, test = split_training_and_test(request)
     assert set(test.patients) == set(request["test_patients"])

@@ -44,7 +44,7 @@ def serve_in_thread(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "_Server", Recorded)
-        patch.setattr(server, "_limit_threads", lambda: None)  # they would remain limited
+        patch.setattr(server, "_configure_process", lambda: None)  # they would remain limited
         for name, value in names.items():
             patch.setattr(server, name, value)
         options = {"workspace": workspace, "port": found.port, "browser": False, "demo": demo}

@@ -39,7 +39,7 @@ _KINDS_WITHOUT_AREA |= {"LineString": "lines", "MultiLineString": "lines"}
 
 
 def read_geojson(path: Path, text: bytes) -> Annotations:
-    """Read outlines from a GeoJSON FeatureCollection, array of features, feature or geometry.
+    """Read outlines from GeoJSON: a FeatureCollection, array of features, feature or geometry.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def _add_features(annotations: Annotations, content: Any) -> None:
 
 
 def _add_feature(annotations: Annotations, feature: dict[str, Any]) -> None:
-    """Add a feature and its child objects, or count them as skipped."""
+    """Add a feature and its child objects, or count the feature as skipped."""
     properties = feature.get("properties") or {}
     kind = _IGNORED_OBJECT_KINDS.get(_object_type(feature, properties))
     if kind is not None:
@@ -94,7 +94,7 @@ def _object_type(feature: dict[str, Any], properties: dict[str, Any]) -> str:
 def _class_name(properties: dict[str, Any]) -> str | None:
     """Return the class name of a feature; None if it is unclassified.
 
-    A derived class has the name of QuPath, such as "Tumor: Positive".
+    Names of derived classes are formatted as in QuPath, such as "Tumor: Positive".
     """
     classification = properties.get("classification")
     if not isinstance(classification, dict):
@@ -179,10 +179,7 @@ def _read_asap(annotations: Annotations, root: Element) -> None:
 
 
 def _to_rectangle(points: list[list[float]]) -> list[list[float]]:
-    """Return the four corners of a rectangle.
-
-    `points` are these corners or two opposite ones.
-    """
+    """Return the four corners of a rectangle; `points` are these or two opposite corners."""
     (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
     box = [[left, top], [right, top], [right, bottom], [left, bottom]]
     return box if len(points) < 4 else points
@@ -225,7 +222,8 @@ def _read_imagescope(annotations: Annotations, root: Element) -> None:
 def _layer_name(layer: Element, region: Element) -> str | None:
     """Return the class name of a region; None if the file states none.
 
-    It is the first text among the name of the layer, its attributes, and the text of the region.
+    It is the first of these texts that is not empty: the name of the layer, its attributes, and the
+    text of the region.
     """
     attributes = [a.get("Value", "") for a in layer.findall("Attributes/Attribute")]
     names = [layer.get("Name", ""), *attributes, region.get("Text", "")]
@@ -233,7 +231,7 @@ def _layer_name(layer: Element, region: Element) -> str | None:
 
 
 def _read_points(elements: Iterable[Element]) -> list[list[float]]:
-    """Return [x, y] of each element; decimal commas are accepted."""
+    """Return [x, y] of each element, also if numbers have decimal commas."""
     return [[_read_number(each, name) for name in ("X", "Y")] for each in elements]
 
 
@@ -253,12 +251,12 @@ FORMATS: dict[str, Callable[[Path, bytes], Annotations]] = {
     ".xml": read_xml,
     ".annotations": read_xml,
 }
-# Unit and origin of coordinates: pixels, from the origin of the program that wrote the format;
-# pixels from the corner of the slide; µm from the upper left pixel of the image.
+# Unit and origin of coordinates: pixels from the origin that the format defines, pixels from the
+# corner of the slide, or µm from the upper left pixel of the image.
 PIXELS, SLIDE, MICRONS = "pixels", "slide", "um"
 COORDINATES = (PIXELS, SLIDE, MICRONS)
-_MAX_FILE_BYTES = 2**30  # of a decompressed file
-_MAX_OVERHANG = 0.1  # of an outline beyond the image, as a fraction of the image's side
+_MAX_FILE_BYTES = 2**30  # maximum size of a decompressed file
+_MAX_OVERHANG = 0.1  # maximum distance of an outline beyond the image, relative to the image's side
 _MPP_TOLERANCE = 0.1  # maximum relative difference of pixel sizes
 _COMPRESSION_SUFFIXES = (".gz",)
 
@@ -291,9 +289,9 @@ class AnnotationFile:
     ----------
     path : annotation file
     names : names of the classes; empty for all classes
-    coordinates : unit and origin of the coordinates: "pixels", "slide" or "um", as in
-        `datasets.annotated.with_annotations`
-    image : annotated image, if the outlines are used with its feature file; else None
+    coordinates : unit and origin of the coordinates: "pixels" from the origin that the file format
+        defines, "slide" (pixels from the corner of the slide) or "um" (µm)
+    image : annotated image if the outlines are used with a feature file of it; otherwise None
     """
 
     path: Path
@@ -305,11 +303,11 @@ class AnnotationFile:
         check_choice("coordinates", self.coordinates, COORDINATES)
 
     def with_classes(self, *names: str) -> AnnotationFile:
-        """Return the same file, restricted to outlines of these classes.
+        """Return the same annotation file, restricted to outlines of these classes.
 
         Parameters
         ----------
-        *names : names of the classes; none for all classes
+        *names : names of the classes; without names, all classes are used
 
         Returns
         -------
@@ -332,8 +330,8 @@ class AnnotationFile:
         check_readable_file(self.path)
         return _read_cached(self.path, repr(file_key(self.path)))
 
-    def region(self, image: ImageGeometry, *, allow_missing: bool = False) -> RunLengthMask:
-        """Return the mask of the region of an image that the outlines cover.
+    def region_mask(self, image: ImageGeometry, *, allow_missing: bool = False) -> RunLengthMask:
+        """Return the mask of the pixels of an image that the outlines enclose.
 
         Parameters
         ----------
@@ -360,7 +358,7 @@ class AnnotationFile:
         return RunLengthMask.from_outlines(selected, image.size)
 
     def notes(self) -> list[str]:
-        """Return warnings about the content of the file; none if it cannot be read.
+        """Return warnings about the content of the file; an empty list if it cannot be read.
 
         Returns
         -------
@@ -377,8 +375,8 @@ class AnnotationFile:
         Returns
         -------
         list
-            JSON-serialisable values: digest of the content, classes, coordinates, and an offset
-            other than 0.
+            JSON-serialisable values: digest of the content, classes, coordinates, and the offset of
+            `image` if it is not (0, 0).
         """
         content = [content_digest(self.path), list(self.names), self.coordinates]
         offset = _read_offset(self.image, repr(file_key(self.image))) if self.image else (0, 0)
@@ -387,7 +385,8 @@ class AnnotationFile:
     def _first_pixel(self, image: ImageGeometry) -> tuple[int, int]:
         """Return (x, y) of the annotated image's upper left pixel in level-0 pixels of `image`.
 
-        It is not (0, 0) if `image` is a feature file with coords relative to the slide's corner.
+        It differs from (0, 0) if `image` is a feature file with positions relative to the corner of
+        the slide.
         """
         if self.image is None:
             return 0, 0
@@ -461,7 +460,7 @@ def check_outlines_inside(
 
 
 def image_stem(path: Path) -> str:
-    """Return the name of an annotation file without its suffixes; "" for other files."""
+    """Return the name of an annotation file without its suffixes; "" for other types of files."""
     name = path.name
     for ending in _COMPRESSION_SUFFIXES:
         if name.lower().endswith(ending):
@@ -472,7 +471,7 @@ def image_stem(path: Path) -> str:
 
 @lru_cache(maxsize=100_000)
 def _read_offset(image: Path, state: str) -> tuple[int, int]:
-    """Return `ImageSource.offset` of an image, cached until `state`, its file key, changes."""
+    """Return `ImageSource.offset` of an image; `state` is its file key, for the cache."""
     from ..images.source import open_image
 
     with open_image(image) as source:

@@ -26,10 +26,11 @@ IGNORED = "Ignore*"  # QuPath's class for regions to ignore
 FIRST_PIXEL, SLIDE_CORNER = "first pixel", "slide's corner"
 
 _MAX_SIMPLE_CORNERS = 10_000  # rings with at most this number of corners are never too complex
-_WINDOW = 100  # number of successive sides with a common bounding box
-_MAX_NEIGHBOURS = 200  # mean number of bounding boxes that intersect one of them, itself included
-_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000  # per batch of the search for intersections
-_MAX_PAIRS = 2_000_000  # pairs of sides that are compared in total
+_N_WINDOW_SIDES = 100  # number of successive sides with a common bounding box
+_MAX_NEIGHBOURS = 200  # mean number of bounding boxes that intersect a bounding box, or are it
+# Numbers of sides and of pairs of sides in a batch of the search for intersections.
+_QUERIED_SIDES, _COMPARED_PAIRS = 50, 20_000
+_MAX_PAIRS = 2_000_000  # maximum number of pairs of sides that are compared in total
 
 Ring = NDArray[np.float64]
 
@@ -41,9 +42,9 @@ class AnnotationPolygon:
     Attributes
     ----------
     name : class name
-    rings : outer ring and holes, each (n, 2) of x and y, without repetition of the first point
-    is_hole : whether the polygon is subtracted from the others of its class, as a negative region
-        of ImageScope
+    rings : outer ring and holes, each an array (n, 2) of x and y; the first point is not repeated
+    is_hole : whether the polygon is subtracted from the other selected polygons, like a negative
+        region of ImageScope
     """
 
     name: str
@@ -58,10 +59,10 @@ class Annotations:
     Attributes
     ----------
     path : annotation file
-    origin : origin of coordinates in pixels, FIRST_PIXEL or SLIDE_CORNER
+    origin : origin of the coordinates, FIRST_PIXEL or SLIDE_CORNER
     outlines : outlines in the order of the file
     mpp : µm per pixel of the annotated image; None if the file does not state it
-    skipped : number of skipped objects, such as points, by kind (a plural noun)
+    skipped : number of skipped objects by kind, such as "points"
     """
 
     path: Path
@@ -79,8 +80,8 @@ class Annotations:
         ----------
         name : class name; None if unclassified
         rings : outer ring and holes, each a list of points [x, y, …]
-        kind : plural noun for the object, for messages
-        is_hole : whether the polygon is subtracted from the others of its class
+        kind : plural noun for the kind of object, for messages
+        is_hole : whether the polygon is subtracted from the other selected polygons
 
         Raises
         ------
@@ -88,7 +89,7 @@ class Annotations:
             If x or y of a point is not a finite number.
         """
         number = len(self.outlines) + 1
-        found = [self._ring(ring, f"outline {number}") for ring in rings]
+        found = [self._parse_ring(ring, f"outline {number}") for ring in rings]
         if not found or len(found[0]) < 3 or not np.ptp(found[0], axis=0).all():
             self.skipped[f"{kind} without an area"] += 1
             return
@@ -96,8 +97,8 @@ class Annotations:
         holes = [hole for hole in holes if len(hole) >= 3]
         self.outlines.append(AnnotationPolygon(name or UNCLASSIFIED, (outer, *holes), is_hole))
 
-    def _ring(self, points: Any, where: str) -> Ring:
-        """Return a ring (n, 2), without the last point if it equals the first one."""
+    def _parse_ring(self, points: Any, label: str) -> Ring:
+        """Return points as a ring (n, 2), without the last point if it equals the first one."""
         try:
             ring = np.array([[float(value) for value in point[:2]] for point in points])
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -105,7 +106,7 @@ class Annotations:
         if not ring.size:
             return np.empty((0, 2))
         if ring.ndim != 2 or ring.shape[1] != 2 or not np.isfinite(ring).all():
-            raise ImageError(f"{self.path}: {where} has points without two finite numbers")
+            raise ImageError(f"{self.path}: {label} has points without two finite numbers")
         return ring[:-1] if len(ring) > 1 and (ring[0] == ring[-1]).all() else ring
 
     @property
@@ -114,12 +115,12 @@ class Annotations:
         return Counter(outline.name for outline in self.outlines if not outline.is_hole)
 
     def describe(self) -> str:
-        """Return a text with the number of outlines per class and of skipped objects."""
+        """Return the number of outlines of each class and of skipped objects as text."""
         named = [f"{shorten(repr(name))} ({n})" for name, n in sorted(self.class_counts.items())]
         return ", ".join([*named, *(f"{n} {kind}" for kind, n in self.skipped.items())])
 
     def select_outlines(self, names: Iterable[str] = ()) -> list[AnnotationPolygon]:
-        """Return the outlines of these classes, or of all classes if no names are passed.
+        """Return the outlines of the classes with these names, or of all classes without names.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class Annotations:
 
     @cached_property
     def self_intersections(self) -> list[tuple[AnnotationPolygon, Ring, tuple[float, float]]]:
-        """(outline, ring, point of intersection) of each self-intersecting ring."""
+        """(outline, ring, first point of intersection) of each self-intersecting ring."""
         found = [(o, r, find_self_intersections(r)) for o in self.outlines for r in o.rings]
         return [(outline, ring, points[0]) for outline, ring, points in found if points]
 
@@ -166,7 +167,7 @@ def find_self_intersections(ring: Ring, limit: int = 1) -> list[tuple[float, flo
 
     Parameters
     ----------
-    ring : (n, 2), without repetition of the first point
+    ring : array (n, 2) of x and y; the first point is not repeated
     limit : number of points at which the search ends; a few more may be returned
     """
     import shapely
@@ -195,7 +196,7 @@ def is_too_complex(ring: Ring) -> bool:
 
     if len(ring) <= _MAX_SIMPLE_CORNERS:
         return False
-    starts = np.arange(0, len(ring), _WINDOW)
+    starts = np.arange(0, len(ring), _N_WINDOW_SIDES)
     ends = np.append(starts[1:], 0)  # last corner of each window
     low = np.minimum(np.minimum.reduceat(ring, starts), ring[ends])
     high = np.maximum(np.maximum.reduceat(ring, starts), ring[ends])
@@ -215,7 +216,8 @@ class RunLengthMask:
 
     Parameters
     ----------
-    starts, ends : sorted positions of the first pixel of each run, and after the last pixel
+    starts : position of the first pixel of each run, sorted
+    ends : position after the last pixel of each run, sorted
     size : (width, height) of the image in level-0 pixels
     """
 
@@ -223,7 +225,7 @@ class RunLengthMask:
         self, starts: NDArray[np.int64], ends: NDArray[np.int64], size: tuple[int, int]
     ) -> None:
         self.starts, self.ends, self.size = starts, ends, size
-        self._before = np.concatenate([[0], np.cumsum(ends - starts)])
+        self._n_pixels_before = np.concatenate([[0], np.cumsum(ends - starts)])
 
     @classmethod
     def from_outlines(
@@ -231,8 +233,8 @@ class RunLengthMask:
     ) -> RunLengthMask:
         """Return the mask of the union of outlines, in level-0 pixels of an image of this size.
 
-        A hole of a polygon does not remove other polygons in the hole. An outline with `is_hole` is
-        subtracted from all others.
+        A hole of a polygon does not remove other polygons inside the hole. An outline with
+        `is_hole` is subtracted from all other outlines.
         """
         parts = []
         for outline in outlines:
@@ -248,7 +250,7 @@ class RunLengthMask:
     @property
     def n_pixels(self) -> int:
         """Number of pixels in the region."""
-        return int(self._before[-1])
+        return int(self._n_pixels_before[-1])
 
     def any(self) -> bool:
         """Return whether any pixel belongs to the region."""
@@ -280,7 +282,7 @@ class RunLengthMask:
         """
         left, right = _pixel_ranges(x, side, self.size[0])
         top, bottom = _pixel_ranges(y, side, self.size[1])
-        is_empty, is_full = self._find_uniform(left, right, top, bottom)
+        is_empty, is_full = self._find_uniform_rectangles(left, right, top, bottom)
         area = (bottom - top) * (right - left)
         inside = np.where(is_full, area, 0)
         mixed = np.nonzero(~is_empty & ~is_full)
@@ -303,7 +305,7 @@ class RunLengthMask:
             counts += np.where(top + row < bottom, in_row, 0)
         return counts
 
-    def _find_uniform(
+    def _find_uniform_rectangles(
         self,
         left: NDArray[np.int64],
         right: NDArray[np.int64],
@@ -312,8 +314,8 @@ class RunLengthMask:
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return whether all cells of each rectangle are outside, and whether all are inside.
 
-        The arguments and both results are (n,). A cell is a square of _CELL_PX pixels; it is
-        outside if the region covers none of its pixels, and inside if it covers all.
+        The arguments and both results are (n,). A cell is a square with a side of _CELL_PX pixels;
+        it is outside if no pixel belongs to the region, and inside if all pixels do.
         """
         rows, columns = ((top, bottom), (left, right))
         (t, l), (b, r) = (  # noqa: E741
@@ -328,7 +330,7 @@ class RunLengthMask:
     def _cell_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Summed-area tables of the cells that overlap the region, and of the cells inside it.
 
-        The entry at a corner between cells is the number of such cells above and to the left of it.
+        Entry (i, j) is the number of such cells in the first i rows and j columns of cells.
         """
         stride = self.size[0] + 1
         n_columns, n_rows = (-(-length // _CELL_PX) for length in self.size)
@@ -347,7 +349,7 @@ class RunLengthMask:
         """Return the number of pixels of the region that precede each position."""
         n_begun = np.searchsorted(self.starts, positions, side="right")
         remaining = self.ends[np.maximum(n_begun - 1, 0)] - positions
-        counts: NDArray[np.int64] = self._before[n_begun] - np.where(
+        counts: NDArray[np.int64] = self._n_pixels_before[n_begun] - np.where(
             n_begun > 0, np.maximum(remaining, 0), 0
         )
         return counts
@@ -364,7 +366,8 @@ def _count_covering_runs(
     Parameters
     ----------
     row : (n,), row of cells of each run
-    first, last : (n,), column of the first cell that the run covers, and after the last cell
+    first : (n,), column of the first cell that each run covers
+    last : (n,), column after the last cell that each run covers
     shape : (number of rows, number of columns) of the grid
     """
     changes = np.zeros((shape[0], shape[1] + 1), np.int64)
@@ -382,10 +385,10 @@ def _cumulative_counts(cells: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _pixel_ranges(
     begin: NDArray[np.float64], side: float, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the (first, end) pixels of the intervals [begin, begin + side) of an axis.
+    """Return the (first, end) pixels of the intervals [begin, begin + side) along an axis.
 
-    The ends of an interval are rounded to whole pixels, as in `RegionMask`, and clipped to [0,
-    length]. Each range contains at least one pixel.
+    The limits of an interval are rounded to whole pixels, as in `RegionMask`, and clipped to the
+    image, [0, length]. Each range contains at least one pixel.
     """
     first, last = (np.clip(np.rint(begin + d), 0, length).astype(np.int64) for d in (0, side))
     first = np.minimum(first, length - 1)
@@ -416,10 +419,10 @@ def _enclosed_runs(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
 def _runs_inside(
     positions: NDArray[np.int64], changes: NDArray[np.int64], *, nonzero: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and ends of runs in which the cumulative sum of `changes` is positive.
+    """Return the starts and ends of the runs in which the cumulative sum of `changes` is positive.
 
-    Each of the `positions` has one of the `changes`. With `nonzero`, the runs in which the sum is
-    not 0 are returned.
+    `positions` are the positions of the changes. If `nonzero`, return the runs in which the sum is
+    not 0.
     """
     unique_positions, inverse = np.unique(positions, return_inverse=True)
     total = np.cumsum(np.bincount(inverse, weights=changes, minlength=len(unique_positions)))

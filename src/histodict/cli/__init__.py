@@ -1,6 +1,7 @@
 """Command-line interface: the typer application and its groups of commands.
 
 console        messages, progress display and signal handling
+usage_errors   messages about wrong command lines
 options        options and option groups shared by several commands; layout of their help
 image_options  options that name images
 train          train, adapt
@@ -24,6 +25,9 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from ..utils.validation import describe_unknown
+from .usage_errors import exit_after_usage_error, report_usage_errors
 
 _WIDTH = 100  # maximum line length of help
 
@@ -77,11 +81,25 @@ class LazyCommandGroup(TyperGroup):
             self.commands[cmd_name] = _make_command(cmd_name)
         return self.commands.get(cmd_name)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command; after an error, print one line and exit."""
+        if not args:
+            return super().parse_args(ctx, args)  # prints the help
+        with report_usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and arguments; print one line and exit if it is unknown."""
+        if args[0] not in self.commands:
+            exit_after_usage_error(ctx, describe_unknown("command", args[0], self.commands))
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; print a one-line error if its output cannot be written."""
         try:
             try:
-                return super().invoke(ctx)
+                with report_usage_errors(ctx):
+                    return super().invoke(ctx)
             finally:
                 if sys.stdout is not None:  # it may be closed
                     sys.stdout.flush()
@@ -135,10 +153,12 @@ def _exit_after_output_error(error: OSError) -> None:
 app = typer.Typer(
     cls=LazyCommandGroup,
     no_args_is_help=True,
+    options_metavar="",
+    subcommand_metavar="COMMAND [OPTIONS]",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"max_content_width": _WIDTH},
+    context_settings={"max_content_width": _WIDTH, "help_option_names": ["--help", "-h"]},
 )
 
 

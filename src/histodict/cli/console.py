@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from ..utils.progress import STAGES, Callback, Progress
+from ..utils.progress import STAGE_LABELS, Callback, Progress
 from ..utils.text_io import limit_lines, printable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def report_errors() -> Iterator[None]:
         warnings.formatwarning = previous_format
     if received_signals:
         raise cause
-    _write_line("[red]Error:[/]", message)
+    print_error(message)
     raise typer.Exit(2) from cause
 
 
@@ -108,7 +108,7 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 def report_interruption(signal_name: str) -> None:
     """Print the signal, the progress so far and how to resume."""
     position = "; ".join(
-        f"{STAGES.get(stage, stage)}: {progress.done} of {progress.total}"
+        f"{STAGE_LABELS.get(stage, stage)}: {progress.done} of {progress.total}"
         for stage, progress in _latest_progress.items()
     )
     text = f"by {signal_name}{f' ({position})' if position else ''}"
@@ -123,6 +123,11 @@ def report_interruption(signal_name: str) -> None:
 def warn(text: str, prefix: str = "Warning") -> None:
     """Print a warning on one line; `prefix` replaces the word "Warning"."""
     _write_line(f"[yellow]{prefix}:[/]", text)
+
+
+def print_error(text: str) -> None:
+    """Print an error on one line."""
+    _write_line("[red]Error:[/]", text)
 
 
 def note_replaced(output: Path) -> None:
@@ -183,7 +188,7 @@ def exit_after_output_error(error: OSError) -> NoReturn:
     """Exit after an error in printing the output (full disk, closed pipe)."""
     reason = error.strerror or str(error)
     message = f"the output cannot be written ({reason}) and is incomplete"
-    _write_line("[red]Error:[/]", message if error.filename is None else str(error))
+    print_error(message if error.filename is None else str(error))
     with suppress(OSError, ValueError, AttributeError):
         # Flushing the rest of the buffer at exit would fail again.
         null_device = os.open(os.devnull, os.O_WRONLY)

@@ -261,7 +261,7 @@ def _compare_predictions(
     warn_of_assumed_sizes(before, records, default_size)
     with progress_bars() as callback:
         for record in records:
-            size = default_size.with_table(record.mpp)
+            size = default_size.with_table_mpp(record.mpp)
             arguments: dict[str, Any] = {
                 "mpp": size,
                 "callback": callback,
@@ -373,7 +373,7 @@ def explain(
         explanations = []
         with progress_bars() as callback:
             for record in records:
-                size: PixelSizeOption = size_option.with_table(record.mpp)
+                size: PixelSizeOption = size_option.with_table_mpp(record.mpp)
                 explanation = model.explain(
                     record.path, mpp=size, within=record.region_of_interest, callback=callback
                 )

@@ -258,7 +258,11 @@ def evaluate(
     if as_json:
         notes = selection_warnings(evaluation)
         print_json(
-            {"results": evaluation.values, "comparisons": evaluation.comparisons, "notes": notes}
+            {
+                "results": evaluation.metric_rows,
+                "comparisons": evaluation.comparisons,
+                "notes": notes,
+            }
         )
     else:
         _print_evaluation(evaluation, selection_warnings(evaluation))
@@ -271,19 +275,19 @@ def evaluate(
 def _print_evaluation(evaluation: Evaluation, notes: Iterable[str]) -> None:
     """Print the scores of the methods, the warnings and notes."""
     if evaluation.region:
-        _print_values(evaluation.values, list(evaluation.measures), " of patches")
+        _print_values(evaluation.metric_rows, list(evaluation.metrics), " of patches")
     else:
-        _print_values(evaluation.values, [evaluation.main_measure])
+        _print_values(evaluation.metric_rows, [evaluation.main_metric])
     for warning in evaluation.interval_warnings:
         warn(warning)
     for note in notes:
         warn(note, "Note")
 
 
-def _print_values(values: list[Row], measures: list[str], suffix: str = "") -> None:
-    for measure in measures:
+def _print_values(values: list[Row], metric_names: list[str], suffix: str = "") -> None:
+    for metric in metric_names:
         print_table(
-            ("method", "training images per class", f"{measure}{suffix}", "95 % interval"),
+            ("method", "training images per class", f"{metric}{suffix}", "95 % interval"),
             [
                 (
                     row["method"],
@@ -292,7 +296,7 @@ def _print_values(values: list[Row], measures: list[str], suffix: str = "") -> N
                     f"{row['low']:.3f} to {row['high']:.3f}",
                 )
                 for row in values
-                if row["metric"] == measure
+                if row["metric"] == metric
             ],
         )
 

@@ -181,7 +181,7 @@ def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
 
     for option, value in (("--mpp", mpp), ("--override-mpp", override_mpp)):
         if value is not None:
-            check_number(option, value, above=True)
+            check_number(option, value, exclusive=True)
     if mpp is not None and override_mpp is not None:
         raise ValueError("--mpp cannot be combined with --override-mpp, which sets all images")
 
@@ -238,8 +238,8 @@ def warn_of_assumed_sizes(
     model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
 ) -> None:
     """Warn about unknown pixel sizes before a run; `default_size` has the command-line options."""
-    sizes = [default_size.with_table(record.mpp).at(record.path) for record in records]
-    warn_of_pixel_sizes(model, [size.assuming(model.model_.mpp_) for size in sizes])
+    sizes = [default_size.with_table_mpp(record.mpp).resolve(record.path) for record in records]
+    warn_of_pixel_sizes(model, [size.with_assumed_mpp(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, assignments: list[str] | None) -> dict[str, str]:
@@ -327,7 +327,7 @@ class DataOptions:
         check = make_usability_check(recipes)
         with progress_bars() as callback:
             if not self.skip_unreadable:
-                check_readable(manifest.records, callback=callback, check=check).check()
+                check_readable(manifest.records, callback=callback, check=check).raise_if_unusable()
                 return manifest
             usable, reasons = drop_unreadable(manifest, callback=callback, check=check)
         warn_of_skipped_images(reasons, len(manifest.records))
@@ -489,11 +489,15 @@ class PixelInputOptions:
 
 def _skip_reason(path: Path) -> str:
     """Return the reason why an entry of a folder of images is skipped."""
-    from ..datasets.folder_layout import MASKS
+    from ..datasets.folder_layout import MASK_FOLDER_NAMES
     from ..images.file_types import special_file_kind
 
     if os.path.isdir(path):
-        return "mask folder" if path.name.casefold() in MASKS else "circular or deeply nested"
+        return (
+            "mask folder"
+            if path.name.casefold() in MASK_FOLDER_NAMES
+            else "circular or deeply nested"
+        )
     return special_file_kind(path) or "unsupported format"
 
 

@@ -23,6 +23,7 @@ from ..utils.missing_chunks import allow_missing_chunks
 from ..utils.text_io import pluralize
 from ..utils.validation import hints_for, import_optional
 from .console import handle_signals, progress_bars, report_errors
+from .usage_errors import report_usage_errors
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -37,8 +38,19 @@ class Command(TyperCommand):
     """Command whose help lists its options in sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the elements of the usage line, with arguments as plain names."""
-        return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+        """Return the elements of the usage line: arguments, required options, [OPTIONS]."""
+        options, *arguments = super().collect_usage_pieces(ctx)
+        required = [
+            f"{parameter.opts[0]} {parameter.name.upper()}"
+            for parameter in self.get_params(ctx)
+            if parameter.required and parameter.param_type_name == "option"
+        ]
+        return [*(re.sub(r"[{}]", "", name) for name in arguments), *required, options]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; after an error, print one line and exit."""
+        with report_usage_errors(ctx):
+            return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and one section per group of options."""

@@ -10,7 +10,7 @@ import typer
 from ..utils.files import check_disk_space, check_writable_folder
 from ..utils.progress import Progress
 from ..utils.text_io import pluralize
-from ..utils.validation import missing_message
+from ..utils.validation import missing_module_message
 from .console import progress_bars, report_errors
 from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
 
@@ -62,7 +62,7 @@ def demo(
 def _write_demo_images(folder: Path, seed: int) -> None:
     """Write the images of the demonstration to a new folder, and print its tables."""
     from ..datasets.manifest import read_manifest
-    from ..synthetic.demo import draw_demo
+    from ..synthetic.demo import write_demo_images
 
     with report_errors():
         check_writable_folder(folder)
@@ -70,7 +70,7 @@ def _write_demo_images(folder: Path, seed: int) -> None:
         tables = [parent / "manifest.csv" for parent in (folder, folder / "regions")]
         with progress_bars() as callback:
             callback(Progress("draw", 0, 1))
-            draw_demo(folder, seed=seed)
+            write_demo_images(folder, seed=seed)
         images, region_images = (read_manifest(table) for table in tables)
     n_patients = len(set(images.patients))
     names = " / ".join(images.classes)
@@ -124,7 +124,7 @@ def serve(
             from ..web.server import serve as serve_app
         except ImportError as error:
             module = error.name or str(error)
-            raise ValueError(missing_message(module, "web", "the web page")) from error
+            raise ValueError(missing_module_message(module, "web", "the web page")) from error
         serve_app(
             folders or [],
             workspace=workspace,

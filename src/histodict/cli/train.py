@@ -251,8 +251,9 @@ def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) ->
         warn(f"a base model was left out of the ensemble: {failure}")
     if "uncalibrated_reason" in model.training_info_:
         warn(
-            "no calibration: base models have equal weights, and predictions have no "
-            f"probabilities. Reason: {model.training_info_['uncalibrated_reason']}"
+            "predictions of this model have no probabilities, and its threshold and ensemble "
+            "weights are not fitted on unseen patients. Reason: "
+            f"{model.training_info_['uncalibrated_reason']}"
         )
     if model.model_.mpp_ is None and not get_patch_features(model.recipe.features).is_precomputed:
         warn(
@@ -409,7 +410,7 @@ def _score_images(
     with progress_bars() as callback:
         report = check_readable(images, model.n_jobs, callback)
         if not skip_unreadable:
-            report.check()
+            report.raise_if_unusable()
         reasons = {record.path: reason for record, reason in report.unusable}
         fractions = cumulative_shares([estimated_bytes(image.path) for image in images])
         callback(Progress("predict", 0, len(images), work=fractions[0]))
@@ -417,13 +418,13 @@ def _score_images(
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
-                mpp = size.with_table(image.mpp)
+                mpp = size.with_table_mpp(image.mpp)
                 predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 failures.append((image, str(error)))
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_unreadable:
-        ReadabilityReport(len(images), failures).check()
+        ReadabilityReport(len(images), failures).raise_if_unusable()
     warn_of_pixel_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]

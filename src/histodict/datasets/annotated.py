@@ -40,7 +40,7 @@ from .manifest import (
 )
 from .record import ImageRecord, ManifestError, annotation_stems, normalize_unicode
 
-_PATIENTS = "List the images in a CSV with a column 'patient'"
+_PATIENT_REMEDY = "List the images in a CSV with a column 'patient'"
 
 
 def match_annotations(
@@ -53,7 +53,7 @@ def match_annotations(
 
     Parameters
     ----------
-    images : images
+    images : image files, or images in memory
     annotations_source : folder of annotation files, or a single file for a single image
 
     Returns
@@ -126,7 +126,7 @@ def _match_by_name(images: Sequence[ImageLike], files: Sequence[Path]) -> list[l
 
 
 def _single_file(image: Path | MemoryImage, files: list[Path]) -> Path:
-    """Return the only one of the annotation `files` of an image; raise ManifestError if several."""
+    """Return the single annotation file of an image; raise ManifestError if `files` has several."""
     if len(files) > 1:
         names = truncated_list([str(file) for file in files])
         raise ManifestError(f"{image}: has several annotation files: {names}; keep one")
@@ -141,7 +141,7 @@ def read_images(
     Parameters
     ----------
     source : folder, or CSV file with a header
-    columns : column names by field, such as {"patient": "source_image"}
+    columns : column of a field, such as {"patient": "source_image"}; None for the default names
     features : folder of feature files that replace the images; None to use the images
 
     Returns
@@ -161,7 +161,7 @@ def read_images(
     records = tuple(ImageRecord(path, "", relative_name(source, path)) for path in paths)
     if features is not None:
         records = FeatureFolder(features).replace_by_feature_files(records)
-    return Manifest(records, (no_patients_warning(source, len(records), _PATIENTS),), source)
+    return Manifest(records, (no_patients_warning(source, len(records), _PATIENT_REMEDY),), source)
 
 
 def with_annotations(
@@ -181,8 +181,9 @@ def with_annotations(
     images : folder of images, CSV file (labels are not needed), or `Manifest`
     annotations : folder of files named like the images (slide.geojson or slide.svs.geojson for
         slide.svs), or a single file for a single image
-    coordinates : "pixels" with the origin of the program that wrote the file, "slide" (pixels from
-        the corner of the slide) or "um" (µm from the upper left pixel of the image)
+    coordinates : "pixels" (level-0 pixels, with the origin of the program that wrote the file),
+        "slide" (level-0 pixels from the upper left corner of the slide) or "um" (µm from the upper
+        left pixel of the image)
     keep_all : whether to keep images without annotation file, label and mask
 
     Returns
@@ -255,7 +256,7 @@ def _match_warnings(
 
 
 def check_classes(manifest: Manifest, names: Sequence[str]) -> None:
-    """Raise ManifestError if there is neither an outline nor a labelled image of a class."""
+    """Raise ManifestError if a class in `names` has neither outlines nor labelled images."""
     annotated = [record.annotations for record in manifest.records if record.annotations]
     counts = sum((annotations.read().class_counts for annotations in annotated), Counter[str]())
     labels = {record.label for record in manifest.records}
@@ -286,7 +287,7 @@ def split_by_annotation(manifest: Manifest, names: Sequence[str]) -> Manifest:
     Raises
     ------
     ManifestError
-        If there is neither an outline nor a labelled image of a class.
+        If a class has neither outlines nor labelled images.
     """
     check_classes(manifest, names)
     parts: list[ImageRecord] = []
@@ -320,10 +321,10 @@ def _split_record(record: ImageRecord, names: Sequence[str]) -> list[ImageRecord
     ]
 
 
-_LOSSY = (".jpg", ".jpeg")
-_COLOURS = {2: 1, 3: 3, 4: 3}  # number of colour bands by number of bands
+_LOSSY_SUFFIXES = (".jpg", ".jpeg")
+_N_COLOUR_BANDS = {2: 1, 3: 3, 4: 3}  # by number of bands
 _MAX_PIXELS = 200_000_000
-_FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
+_MASK_FORMATS = ("PNG", "TIFF", "BMP", "GIF", "JPEG", "PPM", "TGA")
 
 
 class RegionCoverage(Protocol):
@@ -354,11 +355,11 @@ class RegionCoverage(Protocol):
 def load_region(record: ImageRecord, image: ImageGeometry, *names: str) -> RegionCoverage:
     """Return the region of a record.
 
-    If the record has annotations, it is the region in the outlines of the classes `names`, or in
-    all outlines without names. Otherwise it is the region in the mask.
+    If the record has annotations, it is the region inside the outlines of the classes `names`, or
+    inside all outlines if no names are passed. Otherwise it is the region in the mask.
     """
     if record.annotations is not None:
-        return record.annotations.with_classes(*names).region(image, allow_missing=True)
+        return record.annotations.with_classes(*names).region_mask(image, allow_missing=True)
     assert record.mask is not None
     if is_feature_file(record.path):
         check_has_slide_size(record.path)
@@ -381,8 +382,8 @@ class RegionMask:
         self._scale = region.shape[1] / size[0], region.shape[0] / size[1]
 
     @cached_property
-    def _sums(self) -> NDArray[np.int32]:
-        """Summed-area table: number of region pixels above and left of each pixel corner."""
+    def _summed_area_table(self) -> NDArray[np.int32]:
+        """Number of region pixels above and left of each pixel corner."""
         height, width = self.region.shape
         sums = np.zeros((height + 1, width + 1), np.int32)
         for row in range(height):  # row by row, to limit memory
@@ -394,8 +395,8 @@ class RegionMask:
     def read(cls, path: Path, size: tuple[int, int]) -> RegionMask:
         """Return the region in a mask file of an image of `size` (width, height)."""
         check_readable_file(path)
-        threshold = 128 if path.suffix.lower() in _LOSSY else 1
-        with open_pillow(path, _FORMATS) as file:
+        threshold = 128 if path.suffix.lower() in _LOSSY_SUFFIXES else 1
+        with open_pillow(path, _MASK_FORMATS) as file:
             if file.width * file.height > _MAX_PIXELS:
                 raise ImageError(
                     f"{path}: a mask of {file.width} x {file.height} pixels is too large; "
@@ -405,7 +406,11 @@ class RegionMask:
             region = np.empty((file.height, file.width), bool)
             for rows, strip in iter_strips(file):
                 # Of two or four bands, the last one is opacity and ignored.
-                pixels = strip if strip.ndim == 2 else strip[..., : _COLOURS[strip.shape[2]]].max(2)
+                pixels = (
+                    strip
+                    if strip.ndim == 2
+                    else strip[..., : _N_COLOUR_BANDS[strip.shape[2]]].max(2)
+                )
                 np.greater_equal(pixels, threshold, out=region[rows])
         height, width = region.shape
         if abs(width * size[1] - height * size[0]) > 0.02 * width * size[1]:
@@ -433,7 +438,7 @@ class RegionMask:
         left, top = np.minimum(left, width - 1), np.minimum(top, height - 1)
         right, bottom = np.maximum(right, left + 1), np.maximum(bottom, top + 1)
         rows, columns = (top.astype(int), bottom.astype(int)), (left.astype(int), right.astype(int))
-        sums = self._sums
+        sums = self._summed_area_table
         inside = (
             sums[rows[1], columns[1]]
             - sums[rows[0], columns[1]]

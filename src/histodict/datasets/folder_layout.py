@@ -27,9 +27,12 @@ from ..utils.files import exists
 from ..utils.text_io import pluralize, relative_name, truncated_list
 from .record import ImageRecord, ManifestError, normalize_unicode, slide_stems
 
-SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+# Names of folders that contain a split instead of a class.
+SPLIT_FOLDER_NAMES = frozenset(
+    {"train", "training", "test", "testing", "val", "valid", "validation"}
+)
 # Names of folders that contain masks or annotations instead of images.
-MASKS = frozenset(
+MASK_FOLDER_NAMES = frozenset(
     {"mask", "masks", "annotation", "annotations", "ground_truth", "groundtruth", "gt"}
     | {"segmentation", "segmentations"}
 )
@@ -38,9 +41,13 @@ OTHER_IMAGE_SUFFIXES = (".gif", ".webp", ".jp2", ".j2k", ".jpx", ".jxl", ".heic"
 # Kinds of directory entries, which are shown for skipped entries. The kind of a special file, such
 # as a pipe, is its description.
 IMAGE, FOLDER, MASK_FOLDER, UNREADABLE, OTHER = "image", "folder", "masks", "not readable", "other"
-LINK_CYCLE, REPEATED, TOO_DEEP = "link to a folder above it", "too many links", "nested too deeply"
-_SKIPPED_FOLDER_KINDS = (MASK_FOLDER, UNREADABLE, LINK_CYCLE, REPEATED, TOO_DEEP)
-_MAX_VISITS = 32  # of a folder, as links between folders multiply the paths to it
+LINK_CYCLE, TOO_MANY_LINKS, TOO_DEEP = (
+    "link to a folder above it",
+    "too many links",
+    "nested too deeply",
+)
+_SKIPPED_FOLDER_KINDS = (MASK_FOLDER, UNREADABLE, LINK_CYCLE, TOO_MANY_LINKS, TOO_DEEP)
+_MAX_VISITS = 32  # maximum per folder, as links between folders multiply the paths to it
 _MAX_DEPTH = 100
 
 
@@ -50,7 +57,8 @@ class FolderEntry(NamedTuple):
     Attributes
     ----------
     path : path of the entry
-    kind : one of the constants of the module, or the description of a special file
+    kind : one of the constants of this module from `IMAGE` to `TOO_DEEP`, or the description of a
+        special file
     depth : 1 for the entries of the root folder, 2 for those of its sub-folders, …
     is_link : whether the entry is a symbolic link
     """
@@ -86,19 +94,19 @@ class FolderLayout:
 
     Attributes
     ----------
-    locations : images in the class folders
+    images : images in the class folders
     skipped : names of skipped entries, by folder
     unassigned : images outside the class folders
-    empty : sub-folders without images
+    empty_folders : sub-folders without images
     """
 
-    locations: list[LocatedImage] = field(default_factory=list)
+    images: list[LocatedImage] = field(default_factory=list)
     skipped: dict[Path, list[str]] = field(default_factory=dict)
     unassigned: list[Path] = field(default_factory=list)
-    empty: list[Path] = field(default_factory=list)
+    empty_folders: list[Path] = field(default_factory=list)
 
     def describe_unassigned(self) -> str:
-        """Return an error message on images without class folders; "" if there are none."""
+        """Return an error message about images outside class folders; "" if there are none."""
         if not self.unassigned:
             return ""
         return (
@@ -111,7 +119,7 @@ class FolderLayout:
 def read_class_folders(folder: Path, entries: Sequence[FolderEntry] | None = None) -> FolderLayout:
     """Return the images of a folder with one sub-folder per class, or per split and class.
 
-    `entries` is the result of `walk(folder)`, if it is already known.
+    `entries` is the result of `walk(folder)`; None to compute it.
     """
     layout = FolderLayout()
     subfolders = _entries_by_subfolder(folder, walk(folder) if entries is None else entries, layout)
@@ -120,7 +128,7 @@ def read_class_folders(folder: Path, entries: Sequence[FolderEntry] | None = Non
         for class_folder, entries in _entries_by_subfolder(part, subfolders[part], layout).items():
             _add_class(layout, class_folder, entries, part.name)
     if splits:
-        layout.empty += [path for path in subfolders if path not in splits]
+        layout.empty_folders += [path for path in subfolders if path not in splits]
         return layout
     for class_folder, entries in subfolders.items():
         _add_class(layout, class_folder, entries, None)
@@ -132,7 +140,7 @@ def _find_splits(folder: Path, subfolders: dict[Path, list[FolderEntry]]) -> lis
     with_images = [
         path for path, entries in subfolders.items() if any(e.kind == IMAGE for e in entries)
     ]
-    splits = [path for path in with_images if path.name.casefold() in SPLITS]
+    splits = [path for path in with_images if path.name.casefold() in SPLIT_FOLDER_NAMES]
     others = [path.name for path in with_images if path not in splits]
     if splits and others:
         names = truncated_list([path.name for path in splits])
@@ -149,7 +157,7 @@ def _entries_by_subfolder(
 ) -> dict[Path, list[FolderEntry]]:
     """Return the entries in each sub-folder of a folder; add the files of the folder to `layout`.
 
-    Entries at any depth are those of the direct sub-folder that contains them.
+    Entries at any depth belong to the direct sub-folder that contains them.
     """
     found: dict[Path, list[FolderEntry]] = {}
     entries: list[FolderEntry] = []
@@ -171,17 +179,17 @@ def _add_class(
     layout: FolderLayout, folder: Path, entries: Iterable[FolderEntry], split: str | None
 ) -> None:
     """Add the images among the entries of a class folder to `layout`."""
-    n_before = len(layout.locations)
+    n_before = len(layout.images)
     for entry in entries:
         path, kind = entry.path, entry.kind
         if kind == IMAGE:
             # class / patient / slide / image
             patient, slide = (*relative_name(folder, path).split("/")[:-1], None, None)[:2]
-            layout.locations.append(LocatedImage(path, folder.name, patient, slide, split))
+            layout.images.append(LocatedImage(path, folder.name, patient, slide, split))
         elif kind != FOLDER:
             layout.skipped.setdefault(path.parent, []).append(entry.description)
-    if len(layout.locations) == n_before:
-        layout.empty.append(folder)
+    if len(layout.images) == n_before:
+        layout.empty_folders.append(folder)
 
 
 def find_images(
@@ -190,7 +198,7 @@ def find_images(
     """Return all images in a folder and its sub-folders, and the skipped entries.
 
     Skipped entries are images of unsupported formats, special files, and folders that `walk` does
-    not enter. `entries` is the result of `walk(folder)`, if it is already known.
+    not enter. `entries` is the result of `walk(folder)`; None to compute it.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -213,15 +221,20 @@ def walk(folder: Path) -> Iterator[FolderEntry]:
 
 
 def _walk(
-    folder: Path, resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]
+    folder: Path, real_path: Path, ancestors: frozenset[Path], depth: int, visits: Counter[Path]
 ) -> Iterator[FolderEntry]:
-    """Yield the entries of a folder, which have this `depth`, and of its sub-folders.
+    """Yield the entries of a folder and its sub-folders.
 
-    `resolved` and `above` are the paths without links of the folder and of the folders above it.
-    `visits` contains the number of visits of each folder, by path without links.
+    Parameters
+    ----------
+    folder : path of the folder
+    real_path : path of the folder without links
+    ancestors : paths without links of the folders that contain the folder
+    depth : depth of the folder's entries, see `FolderEntry`
+    visits : number of visits of each folder, by path without links; updated
     """
-    above |= {resolved}
-    visits[resolved] += 1
+    ancestors |= {real_path}
+    visits[real_path] += 1
     try:
         visible = _visible_entries(folder)
     except OSError:
@@ -240,7 +253,7 @@ def _walk(
                 IMAGE
                 if ending in READERS
                 else special_file_kind(path)
-                if _is_special_file(entry)
+                if _may_be_special_file(entry)
                 else OTHER
             )
             yield FolderEntry(path, kind or OTHER, depth, is_link)
@@ -252,30 +265,34 @@ def _walk(
             yield FolderEntry(path, UNREADABLE, depth, is_link)
         elif entry.name not in slide_folders:
             inner = (
-                Path(os.path.realpath(resolved / entry.name)) if is_link else resolved / entry.name
+                Path(os.path.realpath(real_path / entry.name))
+                if is_link
+                else real_path / entry.name
             )
-            reason = _skip_reason(inner, above, depth, visits)
+            reason = _skip_reason(inner, ancestors, depth, visits)
             yield FolderEntry(path, reason or FOLDER, depth, is_link)
             if reason:
                 continue
             contains_images = False
-            for inner_entry in _walk(path, inner, above, depth + 1, visits):
+            for inner_entry in _walk(path, inner, ancestors, depth + 1, visits):
                 contains_images |= inner_entry.kind == IMAGE
                 yield inner_entry
             if ending in READERS and not contains_images:  # a folder named like an image
                 yield FolderEntry(path, IMAGE, depth, is_link)
 
 
-def _skip_reason(resolved: Path, above: frozenset[Path], depth: int, visits: Counter[Path]) -> str:
+def _skip_reason(
+    real_path: Path, ancestors: frozenset[Path], depth: int, visits: Counter[Path]
+) -> str:
     """Return the reason why `walk` does not enter a folder; "" if it does."""
-    if resolved in above:
+    if real_path in ancestors:
         return LINK_CYCLE
-    if visits[resolved] >= _MAX_VISITS:
-        return REPEATED
+    if visits[real_path] >= _MAX_VISITS:
+        return TOO_MANY_LINKS
     return TOO_DEEP if depth >= _MAX_DEPTH else ""
 
 
-def _is_special_file(entry: os.DirEntry[str]) -> bool:
+def _may_be_special_file(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() or not entry.is_file(follow_symlinks=False)
 
 
@@ -295,7 +312,7 @@ def _is_unsupported_image(path: Path) -> bool:
 
 
 def _is_mask_folder(path: Path) -> bool:
-    return path.name.casefold() in MASKS
+    return path.name.casefold() in MASK_FOLDER_NAMES
 
 
 class FeatureFolder:
@@ -331,14 +348,14 @@ class FeatureFolder:
     def replace_by_feature_files(self, records: Iterable[ImageRecord]) -> tuple[ImageRecord, ...]:
         """Return the records with `path` replaced by the feature file of the slide.
 
-        In `records`, `path` is the image of the slide or, if there is no image, its name. A record
-        without a feature file gets an `error`.
+        In `records`, `path` is the image of the slide or, if there is no image, the slide name. A
+        record without a feature file gets an `error`.
         """
         pairs = [(record.path, self._with_feature_file(record)) for record in records]
         slides: dict[Path, list[Path]] = {}
         for slide, record in pairs:
             slides.setdefault(record.path, []).append(slide)
-        return tuple(_check_single_slide(record, slides[record.path]) for _, record in pairs)
+        return tuple(_add_ambiguity_error(record, slides[record.path]) for _, record in pairs)
 
     def _with_feature_file(self, record: ImageRecord) -> ImageRecord:
         slide = record.path
@@ -363,7 +380,7 @@ class FeatureFolder:
         return replace(record, path=files[0], image=image, annotations=annotations, error=error)
 
 
-def _check_single_slide(record: ImageRecord, slides: list[Path]) -> ImageRecord:
+def _add_ambiguity_error(record: ImageRecord, slides: list[Path]) -> ImageRecord:
     """Return the record, with an error if several `slides` match its feature file."""
     if len(slides) == 1 or record.error:
         return record

@@ -41,7 +41,6 @@ __all__ = [
     "check_duplicates",
     "check_files",
     "check_slides",
-    "check_spelling",
     "from_folder",
     "multiple_splits_warning",
     "no_patients_warning",
@@ -61,13 +60,13 @@ def check_duplicates(path: Path, lines: list[int], records: list[ImageRecord]) -
             )
 
 
-def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRecord]) -> None:
+def check_slides(source: Path, locations: Sequence[str], records: Sequence[ImageRecord]) -> None:
     """Raise ManifestError if two files belong to one slide, such as two levels of a DICOM series.
 
     Parameters
     ----------
     source : file or folder that lists the images, for messages
-    places : text on the position of each record in the source, such as " (line 2)"
+    locations : text on the position of each record in the source, for messages, such as " (line 2)"
     records : records to check
     """
     by_folder: dict[Path, list[str]] = {}
@@ -79,7 +78,7 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
         for name, slide in map_files_to_slides(folder, names).items()
     }
     first: dict[str, tuple[ImageRecord, str]] = {}
-    for place, record in zip(places, records, strict=True):
+    for place, record in zip(locations, records, strict=True):
         slide = slides.get(record.path)
         other, other_at = first.setdefault(slide, (record, place)) if slide else (record, place)
         if other.path != record.path:
@@ -89,7 +88,9 @@ def check_slides(source: Path, places: Sequence[str], records: Sequence[ImageRec
             )
 
 
-def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_slide: bool) -> None:
+def check_files(
+    path: Path, lines: list[int], records: list[ImageRecord], use_features: bool
+) -> None:
     """Raise ManifestError if files of the records are missing.
 
     Parameters
@@ -97,13 +98,13 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_sli
     path : table, for messages
     lines : line of each record in the table
     records : records to check
-    by_slide : whether feature files will replace the images, which may then be missing
+    use_features : whether feature files replace the images, which may then be missing
     """
     missing = [
         f"{file} (line {line})"
         for line, record in zip(lines, records, strict=True)
         for file in record.files
-        if not (by_slide and file == record.path) and not exists(file)
+        if not (use_features and file == record.path) and not exists(file)
     ]
     if missing:
         raise ManifestError(
@@ -113,25 +114,22 @@ def check_files(path: Path, lines: list[int], records: list[ImageRecord], by_sli
 
 
 def rare_class_warnings(
-    records: Sequence[ImageRecord], where: str, noun: str = "image"
+    records: Sequence[ImageRecord], source: str, noun: str = "image"
 ) -> list[str]:
-    """Return a warning for each class with a single image, not counting images with a mask.
+    """Return a warning if classes have a single image, not counting images with regions.
 
     Parameters
     ----------
     records : images
-    where : file or folder that lists the images, for messages
+    source : text that names the source of the images, for messages
     noun : noun for an image, for messages
     """
     counts = Counter(record.label for record in records if record.label and not record.has_regions)
-    return [
-        (
-            f"{where}: the class {label!r} has only one {noun}{_misspelling_text(label, counts)}, "
-            "so it cannot be in both training and test sets"
-        )
-        for label, count in sorted(counts.items())
-        if count == 1
-    ]
+    rare = [f"{k!r}{_misspelling_text(k, counts)}" for k, n in sorted(counts.items()) if n == 1]
+    classes = truncated_list(rare)
+    subject = f"class {classes} has" if len(rare) == 1 else f"classes {classes} each have"
+    text = f"{source}: the {subject} only one {noun} and cannot be in both training and test sets"
+    return [text] if rare else []
 
 
 def _misspelling_text(label: str, labels: Iterable[str]) -> str:
@@ -148,7 +146,7 @@ def no_patients_warning(source: Path, n_images: int, remedy: str = "Add a column
     ----------
     source : file or folder that lists the images
     n_images : number of images without a patient
-    remedy : advice how to specify patients
+    remedy : advice on how to specify patients
     """
     return (
         f"{source}: no patient is specified for {pluralize(n_images, 'image')}. Each image "
@@ -193,17 +191,17 @@ _PATIENT_REMEDY = (
 
 @dataclass(frozen=True)
 class Manifest:
-    """List of the images of a set, with labels and patients.
+    """Images of a data set, with labels and patients.
 
     Attributes
     ----------
     records : images, or parts of images
     warnings : problems found when the manifest was read
     root : folder that image names are relative to
-    positive : positive class of two, if set explicitly; else None
+    positive : positive class, if there are two classes and it is set explicitly; else None
     skipped : names of excluded images, which cannot be read
-    class_order : order of the class names; empty for that of `order_classes`
-    notes : notes on how the manifest was read: from the table in a folder, from renamed columns
+    class_order : order of the class names; if empty, `order_classes` determines it
+    notes : notes on how the manifest was read, such as which columns were used
     """
 
     records: tuple[ImageRecord, ...]
@@ -231,10 +229,7 @@ class Manifest:
 
     @property
     def classes(self) -> list[str]:
-        """Class names, in `class_order` if this is set, else sorted.
-
-        If two class names are sorted, the positive class is moved to the end (`order_classes`).
-        """
+        """Class names, in `class_order` if this is set, else in the order of `order_classes`."""
         labels = {record.label for record in self.records if record.label}
         if self.class_order:
             return [name for name in self.class_order if name in labels]
@@ -312,7 +307,7 @@ class Manifest:
         """
         return replace(self, records=tuple(self.records[index] for index in indices))
 
-    def drop_split_column(self) -> Manifest:
+    def without_splits(self) -> Manifest:
         """Return the same images without splits, to train on all of them.
 
         Returns
@@ -344,9 +339,9 @@ def read_manifest(
         working directory for a DataFrame. Columns: path and label; optionally patient, slide, site,
         scanner, batch, mpp (µm per pixel), split and mask (see `ALIASES` for other names). The
         label is optional if there is a mask.
-    columns : column names by field, such as {"patient": "source_image"}
+    columns : column of a field, such as {"patient": "source_image"}; None for the default names
     labelled : whether a table must have labels or masks; not required for prediction
-    features : folder of feature files that replace the images, which need not exist. The files are
+    features : folder of feature files that replace the images; None to use the images. Files are
         named like the slides in the column path or, without this column, in the column slide.
     allow_classes : correct names of rare classes that differ from another class by one letter
 
@@ -363,7 +358,7 @@ def read_manifest(
         from .folder_layout import FeatureFolder
 
         folder = FeatureFolder(Path(features))
-        named = _read_source(source, columns or {}, labelled, by_slide=True)
+        named = _read_source(source, columns or {}, labelled, use_features=True)
         records = folder.replace_by_feature_files(named.records)
         manifest = replace(named, records=records, root=folder.folder)
     else:
@@ -378,11 +373,13 @@ _Source = Path | str | DataFrameLike
 
 
 def _read_source(
-    source: _Source, columns: Mapping[str, str], labelled: bool, *, by_slide: bool = False
+    source: _Source, columns: Mapping[str, str], labelled: bool, *, use_features: bool = False
 ) -> Manifest:
-    """Read a manifest; with `by_slide`, images may be missing and slide names may replace paths."""
+    """Read a manifest; with `use_features`, images may be missing and slides may replace paths."""
     if not isinstance(source, str | Path):
-        return _read_rows(Path(DATAFRAME_NAME), dataframe_rows(source), columns, labelled, by_slide)
+        return _read_rows(
+            Path(DATAFRAME_NAME), dataframe_rows(source), columns, labelled, use_features
+        )
     source = Path(os.path.normpath(source))
     if not source.exists():
         raise ManifestError(f"{source}: file or folder not found")
@@ -390,11 +387,11 @@ def _read_source(
     if source.is_dir():
         check_not_special(source / MANIFEST_NAME, ManifestError)
     if source.is_dir() and (source / MANIFEST_NAME).is_file():
-        table = _read_source(source / MANIFEST_NAME, columns, labelled, by_slide=by_slide)
+        table = _read_source(source / MANIFEST_NAME, columns, labelled, use_features=use_features)
         note = f"the table {source / MANIFEST_NAME} is used; folders are not searched"
         return replace(table, notes=(note, *table.notes))
     if source.is_file():
-        return _read_rows(source, read_csv_rows(source), columns, labelled, by_slide)
+        return _read_rows(source, read_csv_rows(source), columns, labelled, use_features)
     if columns:
         raise ManifestError(
             f"{source}: column names were specified, but the folder has no {MANIFEST_NAME}"
@@ -406,9 +403,9 @@ def _read_source(
 
 
 def from_folder(folder: Path, entries: Sequence[FolderEntry] | None = None) -> Manifest:
-    """Read a folder with one sub-folder per class; `entries` is the result of `walk`, if known."""
+    """Read a folder with one sub-folder per class; for `entries` see `read_class_folders`."""
     layout = read_class_folders(folder, entries)
-    if not layout.locations:
+    if not layout.images:
         missing = f"found neither {MANIFEST_NAME} nor a sub-folder of images per class"
         raise ManifestError(f"{folder}: {layout.describe_unassigned() or missing}")
     records = [
@@ -419,7 +416,7 @@ def from_folder(folder: Path, entries: Sequence[FolderEntry] | None = None) -> M
             location.slide,
             split=location.split,
         )
-        for location in layout.locations
+        for location in layout.images
     ]
     check_spelling(folder, [record.label for record in records])
     check_slides(folder, [""] * len(records), records)
@@ -430,13 +427,12 @@ def from_folder(folder: Path, entries: Sequence[FolderEntry] | None = None) -> M
     if layout.unassigned:
         names = truncated_list([relative_name(folder, path) for path in layout.unassigned])
         warnings.append(f"{folder}: skipped images outside the class folders: {names}")
-    warnings += [f"{place}: skipped, as the folder contains no images" for place in layout.empty]
-    n_without_patient = sum(place.patient is None for place in layout.locations)
-    warnings += (
-        [no_patients_warning(folder, n_without_patient, _PATIENT_REMEDY)]
-        if n_without_patient
-        else []
-    )
+    warnings += [
+        f"{place}: skipped, as the folder contains no images" for place in layout.empty_folders
+    ]
+    n_without_patient = sum(place.patient is None for place in layout.images)
+    if n_without_patient:
+        warnings.append(no_patients_warning(folder, n_without_patient, _PATIENT_REMEDY))
     return Manifest(tuple(records), (*warnings, *rare_class_warnings(records, str(folder))), folder)
 
 
@@ -448,7 +444,7 @@ def _read_rows(
     rows: list[tuple[int, list[str]]],
     columns: Mapping[str, str],
     labelled: bool,
-    by_slide: bool,
+    use_features: bool,
 ) -> Manifest:
     """Read a manifest from the (line, cells) of each row; the first row contains column names."""
     if not rows:
@@ -457,7 +453,7 @@ def _read_rows(
         )
     (_, header), *rows = rows
     required = ("path", "label") if labelled else ("path",)
-    column_indices = _find_columns(path, header, columns, required, by_slide)
+    column_indices = _find_columns(path, header, columns, required, use_features)
     table = [(line, _row_to_fields(path, line, row, header, column_indices)) for line, row in rows]
     if not table:
         raise ManifestError(f"{path}: the table has no rows below the header")
@@ -465,7 +461,7 @@ def _read_rows(
     records = [_make_record(f"{path}, line {line}", path.parent, c, required) for line, c in table]
     lines = [line for line, _ in table]
     check_duplicates(path, lines, records)
-    check_files(path, lines, records, by_slide)
+    check_files(path, lines, records, use_features)
     check_slides(path, [f" (line {line})" for line in lines], records)
     n_without_patient = sum(not cells.get("patient", "").strip() for _, cells in table)
     warnings = [no_patients_warning(path, n_without_patient)] if n_without_patient else []
@@ -490,7 +486,11 @@ def _row_to_fields(
 
 
 def _find_columns(
-    path: Path, header: list[str], columns: Mapping[str, str], needed: Sequence[str], by_slide: bool
+    path: Path,
+    header: list[str],
+    columns: Mapping[str, str],
+    required: Sequence[str],
+    use_features: bool,
 ) -> dict[str, int]:
     """Return the index of the column of each field; raise ManifestError if a column is missing."""
     names = [name.strip().casefold() for name in header]
@@ -517,9 +517,9 @@ def _find_columns(
                 f"{path}: column {columns[field]!r} not found; the columns are "
                 f"{shorten(', '.join(header))}"
             )
-    if by_slide and "slide" in indices:
+    if use_features and "slide" in indices:
         indices.setdefault("path", indices["slide"])
-    missing = [field for field in needed if field not in indices]
+    missing = [field for field in required if field not in indices]
     if "mask" in indices and missing == ["label"]:
         return indices
     if missing:
@@ -556,12 +556,12 @@ def _matching_columns(field: str, names: list[str], columns: Mapping[str, str]) 
 
 
 def _make_record(
-    where: str, folder: Path, cells: Mapping[str, str], required: Sequence[str]
+    location: str, folder: Path, cells: Mapping[str, str], required: Sequence[str]
 ) -> ImageRecord:
     cells = {field: cell.strip() for field, cell in cells.items()}
     for field in required:
         if cells.get(field) == "":
-            raise ManifestError(f"{where}: the field {field!r} is empty")
+            raise ManifestError(f"{location}: the field {field!r} is empty")
     path = _parse_path(folder, cells["path"])
     return ImageRecord(
         path=path,
@@ -571,7 +571,7 @@ def _make_record(
         site=cells.get("site") or None,
         scanner=cells.get("scanner") or None,
         batch=cells.get("batch") or None,
-        mpp=_parse_mpp(where, cells.get("mpp", "")),
+        mpp=_parse_mpp(location, cells.get("mpp", "")),
         split=cells.get("split") or None,
         **_mask_or_annotation(_parse_path(folder, cells["mask"]) if cells.get("mask") else None),
     )
@@ -587,13 +587,13 @@ def _parse_path(folder: Path, cell: str) -> Path:
     return Path(os.path.normpath(os.path.join(folder, cell.replace("\\", "/"))))
 
 
-def _parse_mpp(where: str, cell: str) -> float | None:
+def _parse_mpp(location: str, cell: str) -> float | None:
     if not cell:
         return None
     try:
-        return check_number("mpp", float(cell.replace(",", ".")), above=True)
+        return check_number("mpp", float(cell.replace(",", ".")), exclusive=True)
     except ValueError:
         raise ManifestError(
-            f"{where}: mpp must be a positive number (µm per pixel) or empty, not "
+            f"{location}: mpp must be a positive number (µm per pixel) or empty, not "
             f"{shorten(repr(cell))}"
         ) from None

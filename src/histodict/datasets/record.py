@@ -27,10 +27,10 @@ from ..precomputed.feature_file import FORMATS, is_feature_file
 from ..utils.text_io import pluralize, shorten
 from ..utils.validation import hint
 
-HEALTHY = frozenset(
+HEALTHY_NAMES = frozenset(
     {"healthy", "health", "normal", "benign", "udh", "negative", "control", "controls", "no tumour"}
 )
-DISEASED = frozenset(
+DISEASE_NAMES = frozenset(
     {
         "tumor",
         "tumour",
@@ -61,29 +61,34 @@ def order_classes(names: Iterable[str], positive: str | None = None) -> list[str
 def guess_positive_class(classes: Sequence[str]) -> str | None:
     """Guess the positive class of two from the names; return None if this is not possible.
 
-    If one name means healthy, it is the other class. If neither name means healthy, it is the only
-    class that is named after a disease.
+    If one name means healthy, the other class is positive. If neither name means healthy, the class
+    that is named after a disease is positive, unless both are.
     """
     if len(classes) != 2:
         return None
     diseased = [name for name in classes if not is_healthy(name)]
     if len(diseased) == 2:
-        diseased = [name for name in classes if _first_word(name) in DISEASED]
+        diseased = [name for name in classes if _first_word(name) in DISEASE_NAMES]
     return diseased[0] if len(diseased) == 1 else None
 
 
 def is_healthy(name: str) -> bool:
     """Return whether a class name means healthy, such as "0_normal" or "normal tissue"."""
-    plain = _plain(name)
-    return plain in HEALTHY or _first_word(name) in HEALTHY or _NEGATED.match(plain) is not None
+    plain = _strip_number_prefix(name)
+    return (
+        plain in HEALTHY_NAMES
+        or _first_word(name) in HEALTHY_NAMES
+        or _NEGATED.match(plain) is not None
+    )
 
 
-def _plain(name: str) -> str:
+def _strip_number_prefix(name: str) -> str:
+    """Return a class name in lower case without a leading number: "normal" for "0_Normal"."""
     return re.sub(r"^[\W\d_]+", "", name.strip().casefold())
 
 
 def _first_word(name: str) -> str:
-    return re.split(r"[\W_]+", _plain(name))[0]
+    return re.split(r"[\W_]+", _strip_number_prefix(name))[0]
 
 
 DATAFRAME_NAME = "DataFrame"  # used in messages instead of a file name
@@ -111,7 +116,9 @@ def dataframe_rows(frame: DataFrameLike) -> list[tuple[int, list[str]]]:
             "images with labels must be a folder, a CSV file, a DataFrame or a Manifest, not "
             f"{type(frame).__name__}"
         )
-    cells = zip(*([_text(cell) for cell in column] for column in _columns(frame)), strict=True)
+    cells = zip(
+        *([_format_cell(cell) for cell in column] for column in _columns(frame)), strict=True
+    )
     header = [str(name) for name in frame.columns]
     return [(-1, header), *((line, list(row)) for line, row in enumerate(cells))]
 
@@ -123,7 +130,7 @@ def _columns(frame: DataFrameLike) -> list[Any]:
     return [frame[name] for name in frame.columns]
 
 
-def _text(cell: Any) -> str:
+def _format_cell(cell: Any) -> str:
     """Return a cell as text: "" if missing, "7" for 7.0."""
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
@@ -152,17 +159,17 @@ def check_spelling(source: Path, labels: list[str]) -> None:
 
 
 _MIN_LETTERS = 5  # shorter class names are not compared
-_MIN_RATIO = 5  # a class is rare compared with a class of at least this multiple of images
+_MIN_RATIO = 5  # a class is rare if another class has at least this multiple of its images
 
 
 def check_misspelling(source: Path, labels: Sequence[str], allowed: Collection[str]) -> None:
-    """Raise ManifestError if a rare class has the name of a frequent class but for one letter.
+    """Raise ManifestError if the names of a rare and a frequent class differ by one letter.
 
     Parameters
     ----------
     source : file or folder that lists the images, for messages
     labels : label of each image
-    allowed : classes whose names are correct
+    allowed : rare classes whose names are correct
     """
     counts = Counter(label for label in labels if label)
     for rare, frequent in permutations(counts, 2):
@@ -213,17 +220,18 @@ class ImageRecord:
     ----------
     path : image or feature file
     label : class name; empty if only a mask or annotations define the classes
-    patient : patient; the name of the image if unknown
-    slide, site : slide and hospital; None if unknown
-    mpp : µm per level-0 pixel from a table; None if it states none
+    patient : name of the patient; the name of the image if the patient is unknown
+    slide : name of the slide; None if unknown
+    site : hospital or laboratory; None if unknown
+    mpp : µm per level-0 pixel from a table; None if the table states none
     split : name of the split, such as "train"; None if there is none
     mask : mask image of a region; None if there is none
-    annotations : outlines of regions with class names
-    region_of_interest : outlines that limit the analysed area
-    image : original image, if `path` is a feature file and the image exists
+    annotations : outlines of regions with class names; None if there are none
+    region_of_interest : outlines that limit the analysed area; None for the whole image
+    image : original image, if `path` is a feature file and the image exists; else None
     error : reason why the image cannot be read, if already known; else empty
-    scanner, batch : scanner, and group of images that were prepared or acquired together; None if
-        unknown
+    scanner : name or model of the scanner; None if unknown
+    batch : group of images that were prepared or acquired together; None if unknown
     """
 
     path: Path
@@ -275,22 +283,28 @@ def is_known_patient(patient: str, image: object) -> bool:
 def count_patients(pairs: Iterable[tuple[str, object]]) -> tuple[int, int]:
     """Return the number of known patients, and the number of images without a known patient.
 
-    `pairs` are the patient and the path of each image.
+    `pairs` contains the (patient, path) of each image.
     """
     known = [patient if is_known_patient(patient, image) else None for patient, image in pairs]
     return len(set(known) - {None}), known.count(None)
 
 
-def describe_patients(n_known: int, n_without: int) -> str:
-    """Return the numbers of `count_patients` as text, "6 patients" or "patients unknown"."""
-    if not n_known:
+def describe_patients(n_patients: int, n_unknown: int) -> str:
+    """Return a text such as "6 patients" or "patients unknown".
+
+    Parameters
+    ----------
+    n_patients : number of known patients
+    n_unknown : number of images without a known patient
+    """
+    if not n_patients:
         return "patients unknown"
-    text = pluralize(n_known, "patient")
-    return text + (f" and {pluralize(n_without, 'image')} without patient" if n_without else "")
+    text = pluralize(n_patients, "patient")
+    return text + (f" and {pluralize(n_unknown, 'image')} without patient" if n_unknown else "")
 
 
 def read_csv_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of each line of a table that is not blank."""
+    """Return (line number, cells) of each line of a table, except blank lines."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -320,7 +334,7 @@ def normalize_unicode(name: str) -> str:
 def slide_stems(name: str) -> Iterator[str]:
     """Yield possible stems of the feature and annotation files of a slide.
 
-    These are its name without and with the suffix.
+    These are the file `name` of the slide without and with its suffix.
     """
     for suffix in (*_IMAGE_SUFFIXES, *FORMATS):
         if name.lower().endswith(suffix) and len(name) > len(suffix):

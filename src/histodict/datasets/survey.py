@@ -19,11 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError
-from ..images.pixel_size import PixelSizeOption, first_hint, is_mixed, pixel_size_advice
+from ..images.pixel_size import (
+    PixelSizeOption,
+    first_hint,
+    have_mixed_pixel_sizes,
+    pixel_size_advice,
+)
 from ..images.raster import check_readable_file
 from ..images.source import ImageSource, open_image
 from ..precomputed.feature_file import check_features, is_feature_file, open_features
-from ..utils.files import content_digest, exists, file_bytes, file_key, sampled_digest
+from ..utils.files import content_digest, exists, file_key, file_size, sampled_digest
 from ..utils.parallel import map_blocks
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import failure_reason, limit_lines, pluralize, truncated_list
@@ -34,22 +39,22 @@ from .record import ImageRecord, ManifestError
 
 _THUMBNAIL_PX = 128  # longest side of the thumbnail whose colours are measured
 _WHITE_PERCENTILE = 99  # percentile of each channel that approximates the background
-_SUFFIXES = {".jpeg": ".jpg", ".tiff": ".tif"}
+_SUFFIX_ALIASES = {".jpeg": ".jpg", ".tiff": ".tif"}
 
 Colour = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class ImageProperties:
-    """Properties of an image; of a feature file, only the format.
+    """Properties of an image; those of a feature file are unknown except for the format.
 
     Attributes
     ----------
     format : suffix in lower case
-    size : (width, height) in level-0 pixels
+    size : (width, height) in level-0 pixels; None for a feature file
     mpp : µm per level-0 pixel; None if unknown
-    mean, white_point : mean and 99th percentile of red, green and blue in a thumbnail; None for a
-        feature file
+    mean : mean of red, green and blue in a thumbnail; None for a feature file
+    white_point : 99th percentile of red, green and blue in a thumbnail; None for a feature file
     """
 
     format: str
@@ -62,20 +67,20 @@ class ImageProperties:
     def from_source(cls, source: ImageSource) -> ImageProperties:
         """Return the properties of an open image."""
         suffix = source.path.suffix.lower() if hasattr(source.path, "suffix") else ""
-        suffix = _SUFFIXES.get(suffix, suffix)
+        suffix = _SUFFIX_ALIASES.get(suffix, suffix)
         if is_feature_file(source.path):
             return cls(suffix)
         pixels = source.thumbnail(_THUMBNAIL_PX).reshape(-1, 3)
         mean, white = pixels.mean(axis=0), np.percentile(pixels, _WHITE_PERCENTILE, axis=0)
-        return cls(suffix, source.size, source.mpp, _colour(mean), _colour(white))
+        return cls(suffix, source.size, source.mpp, _to_colour(mean), _to_colour(white))
 
 
-def _colour(values: NDArray[Any]) -> Colour:
+def _to_colour(values: NDArray[Any]) -> Colour:
     red, green, blue = values.tolist()
     return red, green, blue
 
 
-_HEAD_BYTES = 65536  # of a file that are compared before the whole file
+_HEAD_BYTES = 65536  # bytes of a file that are compared before the whole file
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class ReadabilityReport:
     n_images: int
     unusable: list[tuple[ImageRecord, str]]
 
-    def check(self) -> None:
+    def raise_if_unusable(self) -> None:
         """Raise ImageError if there are unusable images; the message lists the first ones."""
         if self.unusable:
             # An image may have several records.
@@ -124,9 +129,9 @@ def check_readable(
     records : images
     n_jobs : number of threads; None for all cores
     callback : called with the progress
-    check : additional check, such as that of the image size: function of a record and its
-        `ImageProperties` that returns the reason why the image cannot be used, or ""; None for no
-        check
+    check : additional check, for example of the image size: function of a record and its
+        `ImageProperties` that returns the reason why the image cannot be used, or "" if it can be
+        used; None for no additional check
 
     Returns
     -------
@@ -185,7 +190,7 @@ def with_pixel_size(
     manifest : images
     mpp : pixel size for images for which neither the manifest nor the file states one; None to
         leave it unknown
-    override_mpp : pixel size for all images; None to apply `mpp`
+    override_mpp : pixel size for all images; None to use that of the manifest, the file or `mpp`
     """
     if mpp is None and override_mpp is None:
         return manifest
@@ -199,7 +204,7 @@ def _with_pixel_size(
     record: ImageRecord, mpp: float | None, override_mpp: float | None
 ) -> ImageRecord:
     try:
-        size = PixelSizeOption(mpp, record.mpp, override_mpp).at(record.path)
+        size = PixelSizeOption(mpp, record.mpp, override_mpp).resolve(record.path)
     except ImageError:  # the survey lists all unreadable images
         return record
     return replace(record, mpp=size.user_mpp)
@@ -242,10 +247,10 @@ def _cached_properties(record: ImageRecord) -> ImageProperties:
 
 
 @lru_cache(maxsize=100_000)
-def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
+def _read_properties(record: ImageRecord, cache_key: str) -> ImageProperties:
     """Return the properties of an image.
 
-    They are cached until `state`, the cache key of the image's files, changes.
+    They are cached until `cache_key`, which depends on the files of the image, changes.
     """
     if is_feature_file(record.path):
         check_features(record.path)
@@ -255,7 +260,7 @@ def _read_properties(record: ImageRecord, state: str) -> ImageProperties:
             load_region(record, source, "")
         if (
             record.region_of_interest is not None
-            and not record.region_of_interest.region(source).any()
+            and not record.region_of_interest.region_mask(source).any()
         ):
             raise ImageError(
                 f"{record.region_of_interest.path}: the outlines contain no pixels of {record.path}"
@@ -294,13 +299,15 @@ def check_duplicates_by_content(manifest: Manifest) -> list[str]:
 def find_identical_files(records: Sequence[ImageRecord]) -> list[list[ImageRecord]]:
     """Return groups of two or more records with identical files."""
     groups = [list({record.path: record for record in records}.values())]
-    steps: tuple[Callable[[Path], object], ...] = (_n_bytes, _head_digest, content_digest)
+    steps: tuple[Callable[[Path], object], ...] = (file_size, _head_digest, content_digest)
     for step in steps:
-        groups = [subgroup for group in groups for subgroup in _subgroups(group, step)]
+        groups = [subgroup for group in groups for subgroup in _split_by_key(group, step)]
     return groups
 
 
-def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[list[ImageRecord]]:
+def _split_by_key(
+    group: list[ImageRecord], key: Callable[[Path], object]
+) -> list[list[ImageRecord]]:
     """Return the subgroups of two or more records whose paths have equal keys.
 
     Records with missing files are ignored.
@@ -311,10 +318,6 @@ def _subgroups(group: list[ImageRecord], key: Callable[[Path], object]) -> list[
         if value:
             subgroups.setdefault(value, []).append(record)
     return [subgroup for subgroup in subgroups.values() if len(subgroup) > 1]
-
-
-def _n_bytes(path: Path) -> int:
-    return file_bytes(path)
 
 
 def _head_digest(path: Path) -> str:
@@ -337,10 +340,10 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
     Raises
     ------
     ValueError
-        If some pixel sizes are unknown, and others are known or the model resamples images. Also if
-        the model does not resample images and their pixel sizes differ by more than 10 %.
+        If some, but not all pixel sizes are unknown; if all are unknown and the model resamples
+        images; or if the model does not resample images and their sizes differ by more than 10 %.
     """
-    options = [PixelSizeOption(table=record.mpp).at(record.path) for record in records]
+    options = [PixelSizeOption(table=record.mpp).resolve(record.path) for record in records]
     sizes = [size.mpp for size in options]
     known = [size for size in sizes if size is not None]
     unknown = list(
@@ -359,7 +362,7 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
         )
     if model_mpp is not None or not known:
         return None
-    if is_mixed(known):
+    if have_mixed_pixel_sizes(known):
         size = f"{max(known):g}"
         remedy = hint(
             python=f"with the setting mpp={size}",
@@ -373,8 +376,8 @@ def common_pixel_size(records: Sequence[ImageRecord], model_mpp: float | None) -
     return float(np.median(known))
 
 
-_N_VECTORS = 4  # of a feature file in the sorting digest
-_N_DIGITS = 6  # of mean colours, whose last bits may differ between machines
+_N_VECTORS = 4  # vectors of a feature file in the sorting digest
+_N_DIGITS = 6  # decimals of mean colours, whose last bits may differ between machines
 
 
 def training_content(
@@ -392,7 +395,7 @@ def training_content(
 
 
 def _sorting_digest(path: Path) -> str:
-    """Return a digest of a file.
+    """Return a digest of a file; "" for an unreadable feature file.
 
     The digest of a feature file does not depend on its format and the order of rows.
     """
@@ -405,7 +408,7 @@ def _sorting_digest(path: Path) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _features_digest(path: Path, state: str) -> str:
+def _features_digest(path: Path, cache_key: str) -> str:
     """Return a digest of the coords and of a few vectors of a feature file, sorted by coords."""
     with open_features(path) as file:
         order = np.lexsort(file.coords.T)
@@ -418,7 +421,7 @@ def _features_digest(path: Path, state: str) -> str:
 
 
 def _pixel_statistics(record: ImageRecord) -> list[Any]:
-    """Return [size, six colour values] of an image; an empty list if it cannot be read."""
+    """Return [size, mean colour, white point] of an image; [] for unreadable and feature files."""
     properties = image_properties(record)
     if properties is None or properties.mean is None or properties.white_point is None:
         return []

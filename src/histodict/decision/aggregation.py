@@ -368,6 +368,17 @@ def count_scores(n_classes: int) -> int:
     return 1 if n_classes == 2 else n_classes
 
 
+def score_columns(classes: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
+    """Return the scores of an image by table column.
+
+    "score" is the only or highest score; with several scores, "score_CLASS" is that of a class.
+    """
+    if len(scores) == 1:
+        return {"score": scores[0]}
+    each = {f"score_{name}": score for name, score in zip(classes, scores, strict=True)}
+    return {"score": max(scores)} | each
+
+
 def predicted_class(scores: NDArray[np.float64]) -> int:
     """Return the index of the predicted class from the scores (n_scores,) of an image."""
     return int(scores[0] > 0) if len(scores) == 1 else int(scores.argmax())

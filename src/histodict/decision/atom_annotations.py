@@ -29,7 +29,7 @@ from scipy.ndimage import uniform_filter
 from scipy.sparse import csr_array
 
 from ..methods.patch_classifier import DistanceContributions
-from ..utils.validation import check_kind, check_whole_number
+from ..utils.validation import check_type, check_whole_number
 
 
 def code_signs(mean_codes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -332,14 +332,14 @@ def check_atom_annotations(entries: object) -> None:
     if not isinstance(entries, list):
         raise ValueError(f"atoms must be a list of annotations, not {short(entries)}")
     for entry in entries:
-        check_kind("annotation of an atom", entry, "dict[str, Any]")
+        check_type("annotation of an atom", entry, "dict[str, Any]")
         if set(entry) != set(_FIELD_TYPES):
             raise ValueError(
                 f"an annotation of an atom must have the keys {sorted(_FIELD_TYPES)}, not "
                 f"{short(sorted(entry))}"
             )
         for name, kind in _FIELD_TYPES.items():
-            check_kind(f"atoms: {name}", entry[name], kind)
+            check_type(f"atoms: {name}", entry[name], kind)
         check_whole_number("atoms: atom", entry["atom"], 0)
         check_name(entry["name"])
         check_name(entry["group"])

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from ..patches.region_borders import label_regions
 from ..utils.files import sampled_digest
 from ..utils.text_io import pluralize
-from ..utils.validation import check_choice, check_kind, check_whole_number
+from ..utils.validation import check_choice, check_type, check_whole_number
 
 _TOLERANCE = 1e-9  # for rounding: models store the threshold as a score, not as a feature value
 
@@ -315,9 +315,9 @@ def check_tuning(changes: object) -> None:
     if not isinstance(changes, list):
         raise ValueError("training: tuning must be a list")
     for change in changes:
-        check_kind("training: tuning entry", change, "dict[str, Any]")
+        check_type("training: tuning entry", change, "dict[str, Any]")
         for name, kind in _FIELD_TYPES.items():
-            check_kind(f"tuning: {name}", change.get(name, ...), kind)
+            check_type(f"tuning: {name}", change.get(name, ...), kind)
         check_choice("tuning: source", change["source"], _DESCRIPTIONS)
         check_whole_number("tuning: n_images", change["n_images"], 0)
 

@@ -229,8 +229,8 @@ def learn_axis_anchored(
     backend : "cpu" or "cuda"
     callback : called with (done, total) after every mini-batch
     """
-    check_number("penalty", penalty, above=True)
-    check_number("anchor_weight", anchor_weight, above=True)
+    check_number("penalty", penalty, exclusive=True)
+    check_number("anchor_weight", anchor_weight, exclusive=True)
     axes = most_variable_axes(Y, patients, n_atoms)
     anchors = np.zeros((n_atoms, Y.shape[1]), Y.dtype)
     anchors[np.arange(n_atoms), axes] = 1

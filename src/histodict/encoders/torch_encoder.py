@@ -53,7 +53,10 @@ def cut_windows(
 
 
 def join_maps(
-    corners: list[tuple[int, int]], maps: NDArray[np.float32], cell_px: int, shape: tuple[int, int]
+    corners: list[tuple[int, int]],
+    maps: NDArray[np.float32],
+    stride_px: int,
+    shape: tuple[int, int],
 ) -> NDArray[np.float32]:
     """Join the feature maps of windows into one map.
 
@@ -64,7 +67,7 @@ def join_maps(
     ----------
     corners : (y, x) of each window in pixels
     maps : (n, h, w, n_features), feature map of each window
-    cell_px : pixels per position of a map
+    stride_px : distance between positions of a map in pixels
     shape : (height, width) of the joined map in positions
     """
     n_cells, n_features = maps.shape[1], maps.shape[3]
@@ -73,7 +76,9 @@ def join_maps(
     joined = np.zeros((*shape, n_features), np.float32)
     deepest = np.full(shape, -1)
     for (y, x), window_map in zip(corners, maps, strict=True):
-        rows, columns = (slice(start // cell_px, start // cell_px + n_cells) for start in (y, x))
+        rows, columns = (
+            slice(start // stride_px, start // stride_px + n_cells) for start in (y, x)
+        )
         target = joined[rows, columns]  # smaller where the area was padded
         height, width = target.shape[:2]
         deeper = depths[:height, :width] > deepest[rows, columns]
@@ -89,25 +94,25 @@ _BATCH_PX = 2**20
 class _SingleThread:
     """Context manager that limits torch to one thread, so that results are reproducible.
 
-    Several threads may enter it; the last one to exit restores the previous limit.
+    Several threads may enter it; the limit is restored when the last thread leaves.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._n_inside = 0
-        self._before = 1
+        self._previous_limit = 1
 
     def __enter__(self) -> None:
         with self._lock:
             if self._n_inside == 0:
-                self._before = torch.get_num_threads()
+                self._previous_limit = torch.get_num_threads()
             self._n_inside += 1
             torch.set_num_threads(1)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._n_inside -= 1
-            torch.set_num_threads(self._before)
+            torch.set_num_threads(self._previous_limit)
 
 
 _SINGLE_THREAD = _SingleThread()
@@ -115,12 +120,9 @@ _GPU_LOCK = threading.Lock()
 
 
 @contextmanager
-def _exclusive_gpu(cudnn: bool) -> Iterator[None]:
-    """Return a context in which one thread at a time uses the GPU, without TF32 in convolutions.
-
-    `cudnn` states whether cuDNN is enabled.
-    """
-    with _GPU_LOCK, torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=False):
+def _exclusive_gpu(use_cudnn: bool) -> Iterator[None]:
+    """Return a context in which only this thread uses the GPU, without TF32 in convolutions."""
+    with _GPU_LOCK, torch.backends.cudnn.flags(enabled=use_cudnn, allow_tf32=False):
         yield
 
 
@@ -133,11 +135,12 @@ class TorchEncoder:
     ----------
     module : module with the weights; it is put into evaluation mode
     stride_px : distance between positions of the feature map in pixels of the image
-    mean, std : mean and standard deviation of pixel values (0 … 255) in training, per channel
-    feature_map : function that computes the feature maps of a batch; None calls the module
-    state : weights by name, from which the digest is computed; None for those of the module. Pass
-        the published weights if the module stores them in another form
-    cudnn : whether to use cuDNN's convolutions on a GPU, instead of torch's own
+    mean : mean of the pixel values (0 to 255) in training, for each channel
+    std : standard deviation of the pixel values in training, for each channel
+    feature_map : function that computes the feature maps of a batch; None to call the module
+    state : weights by name, from which the digest is computed; None to use the weights of the
+        module. Pass the published weights if the module stores them in another form
+    use_cudnn : whether to use cuDNN's convolutions on a GPU, instead of torch's own
     window_px : side in pixels of the images that the module accepts, a multiple of stride_px; areas
         are cut into windows of this size. None if the module accepts any size
     """
@@ -150,13 +153,13 @@ class TorchEncoder:
         std: tuple[float, float, float],
         feature_map: Callable[[torch.Tensor], torch.Tensor] | None = None,
         state: Mapping[str, torch.Tensor] | None = None,
-        cudnn: bool = True,
+        use_cudnn: bool = True,
         window_px: int | None = None,
     ) -> None:
         if window_px is not None and window_px % stride_px:
             raise ValueError(f"window size {window_px} is not a multiple of the stride {stride_px}")
         self.stride_px = stride_px
-        self._cudnn = cudnn
+        self._use_cudnn = use_cudnn
         self.window_px = window_px
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._module = module.eval().requires_grad_(False).to(self._device)
@@ -181,7 +184,7 @@ class TorchEncoder:
 
     def _feature_maps(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the feature maps (n, h, w, n_features) of images (n, height, width, 3)."""
-        with self._lock(), torch.inference_mode():
+        with self._reserve_device(), torch.inference_mode():
             batch = torch.from_numpy(np.ascontiguousarray(images)).to(self._device)
             batch = batch.permute(0, 3, 1, 2).to(torch.float32, copy=True)
             features = self._feature_map(batch.sub_(self._mean).div_(self._std))
@@ -194,9 +197,9 @@ class TorchEncoder:
             )
         return vectors
 
-    def _lock(self) -> AbstractContextManager[None]:
+    def _reserve_device(self) -> AbstractContextManager[None]:
         """Return a context that reserves the GPU or, without a GPU, limits torch to one thread."""
-        return _SINGLE_THREAD if self._device == "cpu" else _exclusive_gpu(self._cudnn)
+        return _SINGLE_THREAD if self._device == "cpu" else _exclusive_gpu(self._use_cudnn)
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:
@@ -209,7 +212,7 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
 
 
 _MAX_LISTED_KEYS = 3  # missing arrays named in a message
-_SOURCES = ("hf-hub:", "local-dir:")
+_SOURCE_PREFIXES = ("hf-hub:", "local-dir:")
 # Arguments of timm.create_model that are classes, given by name.
 _LAYER_ARGUMENTS = ("mlp_layer", "act_layer", "norm_layer", "embed_layer", "block_fn")
 
@@ -230,8 +233,9 @@ class TimmEncoder(TorchEncoder):
     Parameters
     ----------
     name : timm name, `hf-hub:OWNER/NAME` or `local-dir:FOLDER`
-    file : weights as safetensors, or as a PyTorch file of tensors only; None for those of `name`
-    arguments : arguments of `timm.create_model` that the model's configuration lacks
+    file : file with the weights (safetensors, or a PyTorch file with only tensors); None to use the
+        pretrained weights of the model
+    arguments : additional arguments of `timm.create_model`; None for no arguments
     """
 
     def __init__(
@@ -258,7 +262,7 @@ class TimmEncoder(TorchEncoder):
         """Create an encoder from "NAME" or "NAME@FILE", with optional "?KEY=VALUE&KEY=VALUE"."""
         name, _, query = text.partition("?")
         file = ""
-        if not name.startswith(_SOURCES):  # on the hub, a revision follows @
+        if not name.startswith(_SOURCE_PREFIXES):  # on the hub, a revision follows @
             name, _, file = name.partition("@")
         arguments = {key: _parse_argument(key, value) for key, value in parse_qsl(query, True)}
         return cls(name, file or None, arguments)
@@ -286,13 +290,13 @@ def _create_model(name: str, pretrained: bool, arguments: dict[str, Any]) -> Any
             ) from error
         raise ValueError(
             f"timm cannot create {name!r} with {arguments or 'no arguments'}: {shorten(error)}"
-            f"{_similar_names(name)}"
+            f"{_suggest_names(name)}"
         ) from error
 
 
-def _similar_names(name: str) -> str:
-    """Return similar model names of timm as text for an error message; "" if the name exists."""
-    if name.startswith(_SOURCES) or _import_timm().is_model(name):
+def _suggest_names(name: str) -> str:
+    """Return similar timm model names, as text for an error message; "" if the name exists."""
+    if name.startswith(_SOURCE_PREFIXES) or _import_timm().is_model(name):
         return ""
     matches = get_close_matches(name.partition(".")[0], _import_timm().list_models(), n=3)
     suggestion = f"did you mean {' or '.join(matches)}? " if matches else ""
@@ -300,7 +304,7 @@ def _similar_names(name: str) -> str:
 
 
 def _load_weights(module: Any, file: str, name: str) -> None:
-    """Load weights from a file into the module; raise ValueError if they are of another model."""
+    """Load weights from a file into the module; raise ValueError if they do not fit the model."""
     try:
         missing = (
             _import_timm()
@@ -320,7 +324,10 @@ def _load_weights(module: Any, file: str, name: str) -> None:
 
 
 def _parse_argument(key: str, text: str) -> Any:
-    """Return the value of an argument of `timm.create_model`: a layer class, JSON value or text."""
+    """Convert the text of an argument of `timm.create_model` to a layer class or JSON value.
+
+    Other text is returned unchanged.
+    """
     if key in _LAYER_ARGUMENTS:
         layer = getattr(_import_timm().layers, text, None) or getattr(torch.nn, text, None)
         kind = getattr(layer, "func", layer)  # some are partial functions of a layer
@@ -334,7 +341,7 @@ def _parse_argument(key: str, text: str) -> Any:
 
 
 def _window_px(module: Any, data: dict[str, Any]) -> int | None:
-    """Return the image size that a model requires; None if it accepts any size."""
+    """Return the side in pixels of the images that a model requires; None if any size fits."""
     size = getattr(getattr(module, "patch_embed", None), "img_size", None)
     if size is None and not (module.pretrained_cfg or {}).get("fixed_input_size"):
         return None

@@ -66,19 +66,19 @@ from ..utils.validation import check_choice
 from .measures import (
     N_REPLICATES,
     TISSUE_KINDS,
-    Measures,
+    Metrics,
     Repeats,
     comparison_table,
     metric_table,
-    metrics_for,
     prediction_rows,
+    select_metrics,
     timing_rows,
 )
-from .runs import UNLABELLED, EvaluationResult, EvaluationTask, run_tasks
+from .runs import UNLABELLED_SUFFIX, EvaluationResult, EvaluationTask, run_tasks
 
 
-def check_measurable(manifest: Manifest, splits: Splits, region: str | None = None) -> None:
-    """Check that all metrics are defined on these splits.
+def check_metrics_defined(manifest: Manifest, splits: Splits, region: str | None = None) -> None:
+    """Raise ValueError unless all metrics are defined on these splits.
 
     The splits must belong to these images, keep patients apart, train on every class and test at
     least two patients of each class.
@@ -151,7 +151,7 @@ def tested_classes(manifest: Manifest, splits: Splits) -> list[str]:
 
 
 def _check_classes(manifest: Manifest, splits: Splits) -> None:
-    """Raise SplitError unless all splits train on the tested classes, for comparable scores."""
+    """Raise SplitError unless every split trains on exactly the tested classes."""
     tested = tested_classes(manifest, splits)
     for split in splits:
         trained = manifest.select(split.train).classes
@@ -175,18 +175,18 @@ def choose_plans(
     ----------
     names : METHOD, PRESET or PRESET:METHOD, optionally followed by +unlabelled
     default_preset : preset of names without one
-    settings : values as text by setting, applied to all plans that have the setting; raise
-        ValueError if no plan has it
+    settings : value of each setting as text, applied to all plans that have the setting; a setting
+        that no plan has raises ValueError
     region : class of the regions to detect; the plans must support it
     """
     plans = {}
     known_settings: set[str] = set()
     for name in names:
-        if region is not None and name.strip().endswith(UNLABELLED):
+        if region is not None and name.strip().endswith(UNLABELLED_SUFFIX):
             raise ValueError(
                 f"{name.strip()}: thresholds can be adapted for classes only, not for regions"
             )
-        first, colon, second = name.strip().removesuffix(UNLABELLED).partition(":")
+        first, colon, second = name.strip().removesuffix(UNLABELLED_SUFFIX).partition(":")
         if first and not colon:
             check_choice("method or preset", first, {*METHODS, *_PRESETS})
         preset_and_method = (
@@ -217,7 +217,8 @@ def choose_splits(
     ----------
     manifest : labelled images
     protocol : "k-fold", "hold-out", "site", "predefined", or the path of a JSON file
-    n_folds, n_repeats : numbers of folds and of repeats
+    n_folds : number of folds, for "k-fold"
+    n_repeats : number of repetitions with different random splits
     per_class : numbers of training images per class, for "hold-out"
     by : "patient" or "image", the unit that is not divided between training and test
     """
@@ -240,12 +241,14 @@ class Evaluation:
     Attributes
     ----------
     manifest : labelled images
-    splits, seeds : training and test images, and random seeds
+    splits : training and test images
     plans : training plans by name
+    seeds : random seeds
     results : predictions of every run
-    values, comparisons, timing : rows of the tables results, comparisons and timing
-    region : class of the regions to detect; `classes` are then tissue without and with regions.
-        None if images are classified
+    metric_rows : rows of the table results.csv
+    comparisons : rows of the table comparisons.csv
+    timing : rows of the table timing.csv
+    region : class of the regions to detect; None if images are classified
     confounders : properties of the images that are associated with the class
     """
 
@@ -254,7 +257,7 @@ class Evaluation:
     plans: dict[str, Plan]
     seeds: list[int]
     results: list[EvaluationResult]
-    values: list[Row]
+    metric_rows: list[Row]
     comparisons: list[Row]
     timing: list[Row]
     region: str | None = None
@@ -267,24 +270,27 @@ class Evaluation:
 
     @property
     def classes(self) -> list[str]:
-        """Tested classes; if there are two, the second is positive."""
+        """Tested classes; if there are two, the second is positive.
+
+        If regions are detected, the second class is the region.
+        """
         if self.region is not None:
             return region_classes(self.manifest, self.region)
         return tested_classes(self.manifest, self.splits)
 
     @property
-    def measures(self) -> Measures:
+    def metrics(self) -> Metrics:
         """Metrics by name; the first is used for the comparisons."""
-        return metrics_for(self.classes, regions=self.region is not None)
+        return select_metrics(self.classes, regions=self.region is not None)
 
     @property
-    def main_measure(self) -> str:
+    def main_metric(self) -> str:
         """Name of the metric used for the comparisons."""
-        return next(iter(self.measures))
+        return next(iter(self.metrics))
 
     @property
     def methods(self) -> list[str]:
-        """Methods without failed runs, in the given order.
+        """Methods without failed runs, in the order of `plans`.
 
         Methods with failures are excluded, as means over different splits are not comparable.
         """
@@ -319,10 +325,10 @@ class Evaluation:
         """
         return max(self.sizes(), key=lambda size: size or 0)
 
-    def value(self, method: str, metric: str, size: int | None) -> Row:
-        """Return the row of `values` for a method, metric and training set size per class."""
+    def metric_row(self, method: str, metric: str, size: int | None) -> Row:
+        """Return the row of `metric_rows` for a method, metric and training set size per class."""
         key = (method, metric, size)
-        rows = self.values
+        rows = self.metric_rows
         return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == key)
 
     def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
@@ -365,7 +371,7 @@ def evaluate(
     region : class of the regions to detect, with images labelled as by `relabel_by_region`; None to
         classify images
     """
-    check_measurable(manifest, splits, region)
+    check_metrics_defined(manifest, splits, region)
     check_pixel_sizes(manifest, plans.values())
     folder.mkdir(parents=True, exist_ok=True)
     save_splits(splits, folder / "splits.json")
@@ -381,10 +387,10 @@ def evaluate(
         folder / "predictions", prediction_rows(manifest, results), ("method", "seed", "split")
     )
     write_table(folder / "timing", done.timing, ("method", "seed", "split"))
-    measured = done.all_repeats, done.sizes(), done.methods, done.measures
-    done.values.extend(metric_table(*measured))
+    measured = done.all_repeats, done.sizes(), done.methods, done.metrics
+    done.metric_rows.extend(metric_table(*measured))
     done.comparisons.extend(comparison_table(*measured))
-    write_table(folder / "results", done.values, ("method", "n_per_class", "metric", "value"))
+    write_table(folder / "results", done.metric_rows, ("method", "n_per_class", "metric", "value"))
     write_table(folder / "comparisons", done.comparisons, ("method", "against"))
     with atomic_write(folder / "provenance.json") as partial_file:
         partial_file.write_text(json.dumps(provenance(done), indent=1), encoding="utf-8")
@@ -399,7 +405,10 @@ def run_evaluation(
     seeds: Sequence[int],
     execution: ExecutionOptions,
 ) -> list[EvaluationResult]:
-    """Run plans as in `evaluate`, without tables; results that are in `folder` are loaded."""
+    """Run all combinations of plan, split and seed, without writing tables.
+
+    Results that are stored in `folder` are loaded.
+    """
     return run_tasks(manifest, create_tasks(plans, splits, seeds), folder, execution)
 
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import count_patients
+from ..decision.aggregation import score_columns
 from ..decision.threshold import TUNED_IMAGES_NOTE, describe_tuning, original_threshold, total_shift
-from ..metrics import scores as metrics
 from ..metrics.intervals import (
     Metric,
     UndefinedMetricError,
@@ -33,7 +33,7 @@ from ..metrics.intervals import (
     holm,
     paired_bootstrap,
 )
-from ..metrics.scores import RocCurve
+from ..metrics.scores import RocCurve, auc, balanced_accuracy, sensitivity, specificity
 from ..model_selection.protocols import Repeat, collect_repeats
 from ..model_selection.splits import Split, is_cross_validated
 from ..models import Model
@@ -55,7 +55,7 @@ class PatchEvaluation:
 
     Attributes
     ----------
-    margins : (n_patches,), margin of each patch
+    margins : (n_patches,), margin of each patch for the class of the region
     truth : (n_patches,), whether at least half of the patch lies in the true region
     detected : (n_patches,), whether the patch lies in a detected region
     """
@@ -89,7 +89,7 @@ class PatchEvaluation:
 
 
 def count_in_outlines(record: ImageRecord, patch_map: PatchMap) -> dict[str, NDArray[np.int64]]:
-    """Return the confusion counts (TP, FN, FP, TN) of each class, by its name.
+    """Return the confusion counts (TP, FN, FP, TN) by class name.
 
     Only tissue patches inside an outline count, as the true class of the others is unknown.
     """
@@ -152,7 +152,10 @@ def split_inside_outside(repeat: Repeat) -> Repeat:
 
 
 def patch_roc(counts: NDArray[np.int64]) -> RocCurve:
-    """Return the ROC curve of patches from `count_patches`; `operating` is of detected regions."""
+    """Return the ROC curve of patches from `count_patches`.
+
+    `RocCurve.operating` contains the rates of the detected regions.
+    """
     tp, fn, fp, tn = counts[:, :_N_COUNTS].sum(axis=0).tolist()
     inside, outside = np.split(counts[:, _N_COUNTS:].sum(axis=0), 2)
     false_negative_rate, specificity = (
@@ -195,15 +198,14 @@ PATCH_METRICS: dict[str, Metric] = {
     "specificity": partial(_ratio, (0, 0, 0, 1), (0, 0, 1, 1)),
 }
 # Metrics of one class against its outlines, from the same counts.
-OVERLAPS: dict[str, Metric] = {
+OVERLAP_METRICS: dict[str, Metric] = {
     "Dice": PATCH_METRICS["Dice"],
     "IoU": partial(_ratio, (1, 0, 0, 0), (1, 1, 1, 0)),
 }
 
-
 N_REPLICATES = 2000  # bootstrap replicates of every interval and comparison
 # Metrics by name: kind of predictions, as in `Repeats`, and function.
-Measures = dict[str, tuple[str, Callable[..., float]]]
+Metrics = dict[str, tuple[str, Callable[..., float]]]
 
 
 def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list[Row]:
@@ -211,8 +213,8 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
     rows = []
     for result in (result for result in results if not result.error):
         split = result.task.split
-        chosen = manifest.select(split.test).records
-        for i, (record, label) in enumerate(zip(chosen, result.predicted.labels, strict=True)):
+        chosen, classes = manifest.select(split.test).records, manifest.select(split.train).classes
+        for i, (record, label) in enumerate(zip(chosen, result.predictions.labels, strict=True)):
             rows.append(
                 {
                     "method": result.task.method,
@@ -222,33 +224,33 @@ def prediction_rows(manifest: Manifest, results: list[EvaluationResult]) -> list
                     "patient": record.patient,
                     "truth": record.label,
                     "label": label,
-                    **_score_columns(result, i, record),
+                    **score_columns(classes, result.predictions.scores[i]),
+                    **_region_columns(result, i, record),
                 }
             )
     return rows
 
 
-def _score_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
-    """Return the scores of the i-th image as table columns; for regions, also TP, FN, FP, TN."""
-    predictions = result.predicted
+def _region_columns(result: EvaluationResult, i: int, record: ImageRecord) -> Row:
+    """Return TP, FN, FP and TN of the i-th image as table columns; none for classifiers."""
+    predictions = result.predictions
     if predictions.min_patches is None:
-        return {f"score_{k}": score for k, score in enumerate(predictions.scores[i])}
+        return {}
     table = evaluate_patches(result, i, record).confusion_counts().tolist()
     names = "hits", "misses", "false_alarms", "rest"
-    scores = {"score": predictions.scores[i][0], "min_patches": predictions.min_patches}
-    return scores | dict(zip(names, table, strict=True))
+    return {"min_patches": predictions.min_patches} | dict(zip(names, table, strict=True))
 
 
 def evaluate_patches(result: EvaluationResult, i: int, record: ImageRecord) -> PatchEvaluation:
     """Evaluate the patches of the i-th test image of a run that detects regions."""
-    patch_map, min_patches = result.predicted.load_map(i), result.predicted.min_patches
+    patch_map, min_patches = result.predictions.load_map(i), result.predictions.min_patches
     if patch_map is None or min_patches is None:
         raise ValueError(f"{result.task.name} has no map of {record.path}. Delete the cached run")
     return PatchEvaluation.from_map(record, patch_map, min_patches)
 
 
 def metric_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], metrics: Metrics
 ) -> list[Row]:
     """Return a table row with value and interval for each training set size, method and metric.
 
@@ -257,7 +259,7 @@ def metric_table(
     rows, shares_patients = [], repeats.cross_validated
     for size in sizes:
         for method in methods:
-            for name, (kind, metric) in measures.items():
+            for name, (kind, metric) in metrics.items():
                 tested = repeats.select(method, size, kind)
                 interval = bootstrap_interval(
                     metric, tested, n_replicates=N_REPLICATES, cross_validated=shares_patients
@@ -280,7 +282,7 @@ def metric_table(
 
 
 def comparison_table(
-    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], measures: Measures
+    repeats: Repeats, sizes: Sequence[int | None], methods: Sequence[str], metrics: Metrics
 ) -> list[Row]:
     """Return a table row per comparison of the first method with another one, by the first metric.
 
@@ -288,7 +290,7 @@ def comparison_table(
     for the parameters.
     """
     rows: list[Row] = []
-    measure, (kind, metric) = next(iter(measures.items()))
+    metric_name, (kind, metric) = next(iter(metrics.items()))
     kind = "counts" if kind == "patches" else kind  # rows are images, equal for all methods
     for size in sizes if len(methods) > 1 else ():
         first, *others = (repeats.select(name, size, kind) for name in methods)
@@ -303,7 +305,7 @@ def comparison_table(
                     "method": methods[0],
                     "against": name,
                     "n_per_class": size,
-                    "metric": measure,
+                    "metric": metric_name,
                     "difference": comparison.difference,
                     "low": comparison.low,
                     "high": comparison.high,
@@ -314,19 +316,16 @@ def comparison_table(
     return rows
 
 
-def metrics_for(classes: list[str], *, regions: bool = False) -> Measures:
-    """Return the metrics of an evaluation, each with its kind of predictions (see `Repeats`)."""
+def select_metrics(classes: list[str], *, regions: bool = False) -> Metrics:
+    """Return the metrics for images of these classes, or for patches if `regions` is True."""
     if regions:
         return {name: ("patches", metric) for name, metric in PATCH_METRICS.items()}
-    chosen: Measures = {
-        "balanced accuracy": ("labels", metrics.balanced_accuracy),
-        "AUC": ("scores", metrics.auc),
-    }
+    chosen: Metrics = {"balanced accuracy": ("labels", balanced_accuracy), "AUC": ("scores", auc)}
     if len(classes) == 2:
         positive = classes[1]
-        chosen["AUC"] = ("scores", partial(metrics.auc, positive=positive))
-        chosen["sensitivity"] = ("labels", partial(metrics.sensitivity, positive=positive))
-        chosen["specificity"] = ("labels", partial(metrics.specificity, positive=positive))
+        chosen["AUC"] = ("scores", partial(auc, positive=positive))
+        chosen["sensitivity"] = ("labels", partial(sensitivity, positive=positive))
+        chosen["specificity"] = ("labels", partial(specificity, positive=positive))
     return chosen
 
 
@@ -374,7 +373,7 @@ class Repeats:
                 yield from self._patch_counts(chosen, splits)
             else:
                 yield from collect_repeats(
-                    self.manifest, splits, [_predictions(r, kind) for r in chosen]
+                    self.manifest, splits, [_select_predictions(r, kind) for r in chosen]
                 )
 
     def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
@@ -390,11 +389,11 @@ class Repeats:
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in repeats]
 
 
-def _predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
+def _select_predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
     """Return the predicted "labels" or the "scores" of a run; without tissue, scores are 0."""
     if kind == "labels":
-        return np.array(result.predicted.labels)
-    scores = np.nan_to_num(np.array(result.predicted.scores, dtype=np.float64))
+        return np.array(result.predictions.labels)
+    scores = np.nan_to_num(np.array(result.predictions.scores, dtype=np.float64))
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
@@ -407,9 +406,9 @@ def timing_rows(results: list[EvaluationResult]) -> list[Row]:
             "split": result.task.split.name,
             "n_train": len(result.task.split.train),
             "n_test": len(result.task.split.test),
-            "train_seconds": result.predicted.seconds["train"],
-            "test_seconds": result.predicted.seconds["test"],
-            "peak_mib": result.predicted.peak_mib,
+            "train_seconds": result.predictions.seconds["train"],
+            "test_seconds": result.predictions.seconds["test"],
+            "peak_mib": result.predictions.peak_mib,
         }
         for result in results
         if not result.error
@@ -449,14 +448,14 @@ def score_predictions(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, 
         }
         scores["metrics"] = {
             name: _metric_with_interval(metric, Repeat(labels, patients, predictions[kind]))
-            for name, (kind, metric) in metrics_for(list(classes)).items()
+            for name, (kind, metric) in select_metrics(list(classes)).items()
         }
         scores["few_patients"] = few_patients_warning(labels, patients)
     return scores
 
 
 def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict[str, Any]:
-    """Return the metrics of a tuned model before its tuning ("untuned"), and notes.
+    """Return the metrics that a tuned model had before tuning ("untuned"), and notes.
 
     Metrics of a tuned model on images that were used for tuning are too optimistic.
 
@@ -543,7 +542,7 @@ def score_patches(images: Iterable[ScoredMap]) -> dict[str, Any]:
     return {name: _metric_with_interval(metric, repeat) for name, metric in PATCH_METRICS.items()}
 
 
-def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
+def score_overlap(images: Iterable[ScoredMap]) -> dict[str, Any]:
     """Return Dice and IoU of predicted patches and outlines, with intervals, for each class.
 
     Only patches inside an outline of any class count. Images without outlines are ignored.
@@ -560,10 +559,10 @@ def score_outlined(images: Iterable[ScoredMap]) -> dict[str, Any]:
         for name, table in image_tables.items():
             tables.setdefault(name, []).append((record, table))
     return {
-        f"{measure} {name}": _metric_with_interval(metric, _single_repeat(class_tables))
+        f"{metric_name} {name}": _metric_with_interval(metric, _single_repeat(class_tables))
         for name, class_tables in tables.items()
         if any(table[:2].any() for _, table in class_tables)
-        for measure, metric in OVERLAPS.items()
+        for metric_name, metric in OVERLAP_METRICS.items()
     }
 
 

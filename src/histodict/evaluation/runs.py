@@ -18,11 +18,11 @@ from ..images.memory_image import enable_worker_image_cache, image_cache_enabled
 from ..model_selection.splits import Split
 from ..models.cross_validation import RunCache, RunPredictions, TrainTestRun, UnfittedModel
 from ..models.plan import Plan
-from ..utils.parallel import ExecutionOptions, count_jobs, map_processes, single_blas_thread
+from ..utils.parallel import ExecutionOptions, effective_n_jobs, map_processes, single_blas_thread
 from ..utils.progress import Progress
-from ..utils.text_io import EXPECTED, failure_reason
+from ..utils.text_io import EXPECTED_ERRORS, failure_reason
 
-UNLABELLED = "+unlabelled"
+UNLABELLED_SUFFIX = "+unlabelled"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EvaluationTask:
 
     @property
     def name(self) -> str:
-        """Description for messages: method, split and seed."""
+        """Name of the run for messages: method, split and seed."""
         return f"{self.method} {self.split.name} seed {self.seed}"
 
     def create_run(self, manifest: Manifest, execution: ExecutionOptions) -> TrainTestRun:
@@ -59,8 +59,10 @@ class EvaluationTask:
             cache=execution.cache,
         )
         train, test = manifest.select(self.split.train), manifest.select(self.split.test)
-        train = train.drop_split_column()  # the split of the task overrides the images' own
-        return TrainTestRun(model, train, test, adapts_threshold=self.method.endswith(UNLABELLED))
+        train = train.without_splits()  # the split of the task overrides the images' own
+        return TrainTestRun(
+            model, train, test, adapts_threshold=self.method.endswith(UNLABELLED_SUFFIX)
+        )
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,12 @@ class EvaluationResult:
     Attributes
     ----------
     task : task that was run
-    predictions : predictions in the order of `split.test`; None if the run failed
-    error : error message of a failed run
+    predictions_or_none : predictions in the order of `split.test`; None if the run failed
+    error : error message of a failed run; None if it succeeded
     """
 
     task: EvaluationTask
-    predictions: RunPredictions | None
+    predictions_or_none: RunPredictions | None
     error: str | None = None
 
     @classmethod
@@ -86,11 +88,11 @@ class EvaluationResult:
         return cls(task, None, outcome) if isinstance(outcome, str) else cls(task, outcome)
 
     @property
-    def predicted(self) -> RunPredictions:
-        """Predictions; raises a ValueError if the run failed."""
-        if self.predictions is None:
+    def predictions(self) -> RunPredictions:
+        """Predictions in the order of `split.test`; raises ValueError if the run failed."""
+        if self.predictions_or_none is None:
             raise ValueError(f"{self.task.name} has no predictions:  {self.error}")
-        return self.predictions
+        return self.predictions_or_none
 
 
 def run_tasks(
@@ -140,7 +142,7 @@ def _run_parallel(
     jobs: list[TrainTestRun],
     execution: ExecutionOptions,
 ) -> Iterator[RunPredictions | str | None]:
-    n_processes = min(count_jobs(execution.n_jobs), len(jobs))
+    n_processes = min(effective_n_jobs(execution.n_jobs), len(jobs))
     if n_processes < 2:
         yield from map(run, jobs)
         return
@@ -164,8 +166,10 @@ def _run_in_worker(
     Parameters
     ----------
     parent_pid : id of the submitting process; another process is a worker
-    cache_name, n_processes : name of the image cache, and number of processes that share it
-    run, job : function and its argument
+    cache_name : name of the image cache
+    n_processes : number of processes that share the image cache
+    run : function to call
+    job : argument of `run`
     """
     if os.getpid() != parent_pid:
         enable_worker_image_cache(cache_name, n_processes)
@@ -183,7 +187,7 @@ def _result_or_error(
     """Return `function(run)`, or the error message if it fails, so that other runs continue."""
     try:
         return function(run)
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         return failure_reason(error)

@@ -53,15 +53,15 @@ class AtomStability:
 
     Attributes
     ----------
-    seeds : (n_atoms,), mean |cos| with the most similar atoms of trainings with other seeds
-    halves : (n_atoms,), mean |cos| with the most similar atoms of trainings on half of the patients
-    matched_seeds, matched_halves : mean |cos| over the atoms if these are matched one to one
+    other_seeds : (n_atoms,), mean |cos| with the most similar atoms of trainings with other seeds
+    halves : (n_atoms,), the same for trainings on halves of the patients
+    matched_other_seeds, matched_halves : means over atoms that are matched one to one
     n_trainings : number of trainings with other seeds, and of those on halves
     """
 
-    seeds: NDArray[np.float64]
+    other_seeds: NDArray[np.float64]
     halves: NDArray[np.float64]
-    matched_seeds: float
+    matched_other_seeds: float
     matched_halves: float
     n_trainings: int
 
@@ -165,12 +165,12 @@ class AtomStatistics:
     auc_low, auc_high : 95 % confidence interval of the AUC, from a bootstrap of patients
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
-    top_patient : largest fraction of the usage in the atom's class that is due to one patient
+    largest_patient_share : largest fraction of the usage in the atom's class by one patient
     site_variance_fraction : fraction of the variance of usage between sites; see `ConfoundingTest`
     site_p_value, site_adjusted_p_value : p-value of all atoms together, and adjusted for this atom
     site : site whose mean usage exceeds that of the other sites of a class most
     site_excess : this excess, a difference of mean usages
-    seeds, halves : stability, as in `AtomStability`
+    similarity_other_seeds, similarity_half_of_patients : stability, as in `AtomStability`
     is_site_confounded : whether the atom meets the criteria of docs/concepts.md
     """
 
@@ -189,14 +189,14 @@ class AtomStatistics:
     auc_low: float
     auc_high: float
     group_variance_share: dict[str, ValueWithInterval]
-    top_patient: float
+    largest_patient_share: float
     site_variance_fraction: float
     site_p_value: float
     site_adjusted_p_value: float
     site: str
     site_excess: float
-    seeds: float
-    halves: float
+    similarity_other_seeds: float
+    similarity_half_of_patients: float
     is_site_confounded: bool
 
     def row(self) -> dict[str, Any]:
@@ -320,14 +320,14 @@ def compute_atom_statistics(
                     level: ValueWithInterval(*interval[:, atom].tolist())
                     for level, interval in variance_shares.items()
                 },
-                top_patient=_largest_patient_fraction(units, class_index, atom),
+                largest_patient_share=_largest_patient_fraction(units, class_index, atom),
                 site_variance_fraction=float(test.variance_fractions[atom]),
                 site_p_value=test.p_value,
                 site_adjusted_p_value=float(test.adjusted_p_values[atom]),
                 site=site,
                 site_excess=excess,
-                seeds=float(stability.seeds[atom]) if stability else np.nan,
-                halves=float(stability.halves[atom]) if stability else np.nan,
+                similarity_other_seeds=float(stability.other_seeds[atom]) if stability else np.nan,
+                similarity_half_of_patients=float(stability.halves[atom]) if stability else np.nan,
                 is_site_confounded=bool(is_confounded[atom]),
             )
         )
@@ -586,8 +586,8 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
     if report.stability is not None:
         statistics["stability"] = {
             "trainings": report.stability.n_trainings,
-            "matched_seeds": report.stability.matched_seeds,
-            "matched_halves": report.stability.matched_halves,
+            "matched_other_seeds": report.stability.matched_other_seeds,
+            "matched_half_of_patients": report.stability.matched_halves,
         }
     return {"n_patches": len(report.labels), "classes": classes} | statistics
 

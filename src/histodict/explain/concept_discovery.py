@@ -40,11 +40,11 @@ from sklearn.linear_model import LogisticRegression
 
 from ..datasets.record import ImageRecord, read_csv_rows
 from ..datasets.survey import content_order
-from ..decision.aggregation import count_scores
+from ..decision.aggregation import count_scores, score_columns
 from ..dictionaries.atoms import normalize
 from ..dictionaries.online import ANCHOR_WEIGHT, PENALTY, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
-from ..images.pixel_size import PixelSize, PixelSizeOption, is_mixed
+from ..images.pixel_size import PixelSize, PixelSizeOption, have_mixed_pixel_sizes
 from ..kernels import encode_omp
 from ..models.feature_extraction import extraction_recipe
 from ..models.model_file import digest, serialize
@@ -53,7 +53,7 @@ from ..models.prepared_image import open_prepared_image
 from ..models.recipe import PRESETS, Recipe
 from ..precomputed.feature_file import FeatureMetadata, common_metadata, is_feature_file
 from ..utils.files import atomic_write
-from ..utils.parallel import Executor, Threads
+from ..utils.parallel import Executor, ThreadExecutor
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.text_io import Row, parse_json, pluralize
 from ..utils.validation import check_whole_number
@@ -162,7 +162,7 @@ class ConceptTrainingSet:
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of the image of a record."""
-        return self.pixel_sizes.with_table(record.mpp).at(record.path)
+        return self.pixel_sizes.with_table_mpp(record.mpp).resolve(record.path)
 
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
@@ -178,7 +178,7 @@ class ConceptTrainingSet:
             return ""
         sizes = [self.pixel_size(record).mpp for record in self.records]
         known = [size for size in sizes if size is not None]
-        if known and is_mixed(known):
+        if known and have_mixed_pixel_sizes(known):
             issue = f"the pixel sizes of the images differ ({min(known):g} to {max(known):g} µm)"
         elif known and len(known) < len(sizes):
             n = len(sizes) - len(known)
@@ -219,7 +219,7 @@ def learn_concepts(
     """
     check_whole_number("atoms", n_atoms, 1)
     X, patients = _sample_training_features(
-        source, random_state, callback, executor or Threads(n_jobs)
+        source, random_state, callback, executor or ThreadExecutor(n_jobs)
     )
     centre = X.mean(axis=0, dtype=np.float64).astype(np.float32)
     Y = np.ascontiguousarray(normalize(X - centre), dtype=np.float32)
@@ -292,7 +292,7 @@ def compute_usage(
                     sums += np.stack([part.sum(axis=0, dtype=np.float64) for part in parts])
         return n, sums / max(1, n)
 
-    executor = executor or Threads(n_jobs)
+    executor = executor or ThreadExecutor(n_jobs)
     results = map_with_progress(work, len(source.records), "predict", callback, executor)
     means = np.stack([sums for _, sums in results])
     return ConceptUsage(np.array([n for n, _ in results]), means[:, 0], means[:, 1], means[:, 2])
@@ -455,19 +455,10 @@ def concept_prediction_rows(
             for k in np.argsort(-margins, kind="stable")[:_MAX_LISTED].tolist()
             if margins[k] > 0
         ]
-        row = {"image": image, "truth": labels[index], "label": classifier.classes[predicted]}
-        row |= _score_columns(classifier.classes, scores[index])
+        row: Row = {"image": image, "truth": labels[index], "label": classifier.classes[predicted]}
+        row |= score_columns(classifier.classes, np.round(scores[index], 6).tolist())
         rows.append(row | {"because": "; ".join(reasons)})
     return classifier, rows
-
-
-def _score_columns(classes: Sequence[str], scores: NDArray[np.float64]) -> Row:
-    """Return column "score", the highest score, and for more than two classes "score_CLASS"."""
-    values = np.round(scores, 6).tolist()
-    if len(values) == 1:
-        return {"score": values[0]}
-    each = {f"score_{name}": value for name, value in zip(classes, values, strict=True)}
-    return {"score": max(values)} | each
 
 
 def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> str:

@@ -22,7 +22,7 @@ from ..models.patch_pipeline import map_with_progress
 from ..models.plan import Model
 from ..models.prepared_image import open_prepared_image
 from ..utils.files import NPZ_ERRORS, atomic_write
-from ..utils.parallel import Threads
+from ..utils.parallel import ThreadExecutor
 from ..utils.progress import Callback, no_callback
 
 N_PATCHES = 2000
@@ -80,7 +80,7 @@ class PatchSample:
             return _sample_image(model, method, records[index], index, n_per_image, rng)
 
         samples = map_with_progress(
-            sample_at, len(records), "gallery", callback, Threads(model.n_jobs)
+            sample_at, len(records), "gallery", callback, ThreadExecutor(model.n_jobs)
         )
         non_empty: list[PatchSample] = [part for part in samples if part is not None]
         if not non_empty:

@@ -9,8 +9,8 @@
                       usage, usage_CLASS: fraction of patches that use the atom, of all patches
                       and of those predicted as CLASS
                       concept: annotated name, else CLASS:NUMBER; group, artefact, disabled
-                      from `histodict atoms`, if given: auc, n_patients, stability_seeds,
-                      variance_share_site, is_site_confounded and similar statistics
+                      from `histodict atoms`, if given: auc, n_patients, variance_share_site,
+                      is_site_confounded and similar statistics
     varm["atoms"]     the atoms
     varm["class_usage"] fraction of the training patches of each class that use an atom, if known
     uns["spatial"]    thumbnail, its scale and the patch side, as squidpy and scanpy expect them
@@ -57,25 +57,21 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from spatialdata import SpatialData
 
-# Columns of var by field of `AtomStatistics`.
-_STATISTICS_COLUMNS = {
-    "n_patients": "n_patients",
-    "of_patients": "of_patients",
-    "auc": "auc",
-    "auc_low": "auc_low",
-    "auc_high": "auc_high",
-    "seeds": "stability_seeds",
-    "halves": "stability_halves",
-    **{
-        name: name
+# Columns of var that are numbers; fields of `AtomStatistics`.
+_STATISTICS_COLUMNS = (
+    "n_patients",
+    "of_patients",
+    "auc",
+    "auc_low",
+    "auc_high",
+    "similarity_other_seeds",
+    "similarity_half_of_patients",
+    *(
+        f"variance_share_{level}{bound}"
         for level in ("site", "patient", "slide")
-        for name in (
-            f"variance_share_{level}",
-            f"variance_share_{level}_low",
-            f"variance_share_{level}_high",
-        )
-    },
-}
+        for bound in ("", "_low", "_high")
+    ),
+)
 _TRUE_VALUES, _FALSE_VALUES = ("true", "1"), ("false", "0", "")
 
 
@@ -85,7 +81,7 @@ def read_atom_statistics(path: Path) -> list[Row]:
     Raises
     ------
     ValueError
-        If the file is no such table.
+        If the file is not such a table.
     """
     (_, header), *records = read_csv_rows(path) or [(0, [])]
     rows: list[Row] = [dict(zip(header, cells, strict=False)) for _, cells in records]
@@ -102,7 +98,7 @@ def check_statistics(rows: Sequence[Row], atoms: AtomTable, annotations: AtomAnn
     Raises
     ------
     ValueError
-        If the statistics belong to other atoms.
+        If the statistics belong to other atoms, or other atoms are disabled.
     """
     if not rows:
         return
@@ -133,8 +129,8 @@ def statistics_columns(
     if not rows:
         return {}
     columns: dict[str, Any] = {
-        column: np.array([_parse_number(row.get(name)) for row in rows])
-        for name, column in _STATISTICS_COLUMNS.items()
+        name: np.array([_parse_number(row.get(name)) for row in rows])
+        for name in _STATISTICS_COLUMNS
     }
     return columns | {
         "is_site_confounded": np.array(
@@ -154,7 +150,7 @@ def _parse_boolean(name: str, value: Any) -> bool:
     return text in _TRUE_VALUES
 
 
-_IMAGE_PX = 512  # longer side of the thumbnail
+_THUMBNAIL_PX = 512  # longer side of the thumbnail
 _EMPTY_ELEMENTS = ("layers", "obsp", "varp")  # empty parts, which the format requires
 
 
@@ -164,10 +160,10 @@ class ImageMetadata:
 
     Attributes
     ----------
-    library_id : name that distinguishes patches of the image from those of others in one table
-    record : row of the image table; None without one
+    library_id : name of the image, which is unique in a table of several images
+    record : patient, label and mask of the image; None if unknown
     model_digest : digest of the model file; None for a model in memory
-    atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if not known
+    atom_statistics : a row per atom, as written by `histodict atoms --csv`; empty if unknown
     """
 
     library_id: str
@@ -194,18 +190,18 @@ def check_patch_level(model: Model) -> None:
         )
 
 
-def check_statistics_match(model: Model, path: Path | None) -> None:
+def check_statistics_file(model: Model, path: Path | None) -> None:
     """Check that a table of atom statistics belongs to the model's atoms.
 
     Parameters
     ----------
     model : trained model
-    path : path of the table; None for none
+    path : table written by `histodict atoms --csv`; None to check nothing
 
     Raises
     ------
     ValueError
-        If the table belongs to other atoms, or the model has none.
+        If the table belongs to other atoms, or the model has no atoms.
     """
     atoms = model.model_.atoms()
     if path is None:
@@ -395,7 +391,7 @@ class _PatchTable:
 
     def _uns(self) -> dict[str, Any]:
         with open_image(self.patch_map.path) as source:
-            thumbnail, size = source.thumbnail(min(_IMAGE_PX, max(source.size))), source.size
+            thumbnail, size = source.thumbnail(min(_THUMBNAIL_PX, max(source.size))), source.size
         scales = {
             "tissue_hires_scalef": max(thumbnail.shape[:2]) / max(size),
             "spot_diameter_fullres": self.patch_map.grid.patch_side,
@@ -456,7 +452,7 @@ def to_anndata(
     ----------
     model : trained model that predicts patches
     image : path of an image or slide, array (height, width, 3) of uint8, or Pillow image
-    mpp : as in `predict`
+    mpp : pixel size (µm) of the image; None to read it from the file
     library_id : name of the image in `uns["spatial"]` and in tables of several images; None for
         the name of the file
     statistics : statistics of the atoms, from `atom_statistics`, added as columns of `var`
@@ -514,8 +510,8 @@ def to_spatialdata(table: AnnData | Path | str) -> SpatialData:
     table.obs[_REGION] = import_module("pandas").Categorical([_TILES] * table.n_obs)
     keys = {"region": _TILES, "region_key": _REGION, "instance_key": _TILE_ID}
     return spatialdata.SpatialData(
-        images={_IMAGE_KEY: _image(spatial)},
-        shapes={_TILES: _squares(table, spatial["scalefactors"]["spot_diameter_fullres"])},
+        images={_IMAGE_KEY: _thumbnail_element(spatial)},
+        shapes={_TILES: _tile_shapes(table, spatial["scalefactors"]["spot_diameter_fullres"])},
         tables={_TABLE: models.TableModel.parse(table, **keys)},
     )
 
@@ -537,7 +533,7 @@ def _single_spatial_entry(table: Any) -> Any:
     return next(iter(images.values()))
 
 
-def _squares(table: Any, side: float) -> Any:
+def _tile_shapes(table: Any, side: float) -> Any:
     shapely, geopandas = import_module("shapely"), import_module("geopandas")
     x, y = (table.obsm["spatial"] - side / 2).T
     frame = geopandas.GeoDataFrame(
@@ -547,7 +543,7 @@ def _squares(table: Any, side: float) -> Any:
     return import_module("spatialdata.models").ShapesModel.parse(frame)
 
 
-def _image(spatial: Any) -> Any:
+def _thumbnail_element(spatial: Any) -> Any:
     """Return the thumbnail as SpatialData image, with the transformation to level-0 pixels.
 
     `spatial` is the entry of an image in `uns["spatial"]`.

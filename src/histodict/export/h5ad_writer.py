@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-_VERSIONS = {
+_ENCODING_VERSIONS = {
     "anndata": "0.1.0",
     "csr_matrix": "0.1.0",
     "dict": "0.1.0",
@@ -27,14 +27,14 @@ _VERSIONS = {
     "string": "0.2.0",
     "string-array": "0.2.0",
 }
-_BLOCK = 65_536  # numbers per compressed chunk, and names formatted at a time
+_BLOCK_SIZE = 65_536  # numbers per compressed chunk, and names formatted at a time
 _COMPRESSION = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
 def set_encoding(element: Any, kind: str) -> Any:
     """Set the encoding attributes of a group or dataset, and return it."""
     element.attrs["encoding-type"] = kind
-    element.attrs["encoding-version"] = _VERSIONS[kind]
+    element.attrs["encoding-version"] = _ENCODING_VERSIONS[kind]
     return element
 
 
@@ -129,8 +129,8 @@ def _(value: LazyIndex, group: Any, name: str) -> None:
     dataset = set_encoding(
         group.create_dataset(name, (value.n_rows,), _string_dtype(), **compression), "string-array"
     )
-    for start in range(0, value.n_rows, _BLOCK):
-        rows = slice(start, min(start + _BLOCK, value.n_rows))
+    for start in range(0, value.n_rows, _BLOCK_SIZE):
+        rows = slice(start, min(start + _BLOCK_SIZE, value.n_rows))
         dataset[rows] = value.format_names(rows)
 
 
@@ -182,7 +182,7 @@ class SparseRows:
         self._counts: list[NDArray[np.int64]] = []
         self._datasets = {
             part: self._group.create_dataset(
-                part, (0,), kind, maxshape=(None,), chunks=(_BLOCK,), **_COMPRESSION
+                part, (0,), kind, maxshape=(None,), chunks=(_BLOCK_SIZE,), **_COMPRESSION
             )
             for part, kind in (("data", np.float32), ("indices", np.int32))
         }
@@ -211,8 +211,8 @@ class SparseRows:
         """
         ends = np.concatenate([[0], np.cumsum(np.concatenate([[0], *self._counts]))[1:]])
         counts = np.zeros(n_labels * self._n_columns, np.int64)
-        for start in range(0, len(labels), _BLOCK):
-            stop = min(start + _BLOCK, len(labels))
+        for start in range(0, len(labels), _BLOCK_SIZE):
+            stop = min(start + _BLOCK_SIZE, len(labels))
             columns = self._datasets["indices"][ends[start] : ends[stop]]
             labels_of_values = np.repeat(labels[start:stop], np.diff(ends[start : stop + 1]))
             positions = labels_of_values.astype(np.int64) * self._n_columns + columns

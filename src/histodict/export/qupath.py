@@ -41,7 +41,7 @@ from ..models import DetectedRegion, Prediction
 from ..patches.patch_map import NO_TISSUE, PatchMap, Ring, class_rgb
 from ..utils.files import atomic_write
 
-_AREA = json.dumps("area µm²")
+_AREA_NAME = json.dumps("area µm²")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class GeoJSONOptions:
     Attributes
     ----------
     outline_patches : whether to outline each patch instead of connected patches of the same class
-    is_compressed : whether outlines are compressed, which QuPath 0.4 and later reads
+    is_compressed : whether files are compressed with gzip; QuPath 0.4 and later reads these
     with_project : whether a project of all images is written
     """
 
@@ -78,8 +78,8 @@ def geojson_features(
     Parameters
     ----------
     prediction : prediction of an image
-    outline_regions : whether to outline regions instead of areas of a class
-    outline_patches : whether to outline each patch; takes precedence
+    outline_regions : whether to outline the detected regions instead of the areas of each class
+    outline_patches : whether to outline each patch; takes precedence over `outline_regions`
     """
     if prediction.patch_map is None:
         return iter(())
@@ -198,7 +198,7 @@ def _format_measurements(
         f'"patches":{n_patches}',
     ]
     if patch_map.mpp:
-        parts.append(f"{_AREA}:{area_px * patch_map.mpp**2:.7g}")
+        parts.append(f"{_AREA_NAME}:{area_px * patch_map.mpp**2:.7g}")
     return ",".join(filter(None, parts))
 
 
@@ -274,9 +274,9 @@ def _round(value: float) -> float:
     return int(value) if value == int(value) else round(value, 2)
 
 
-_SCRIPT = "import-outlines.groovy"
-_KEY = "histodict"  # metadata key of an entry: key of the image's files in the run
-_FORMAT = "0.4.0"  # oldest version of QuPath with this project format
+_SCRIPT_NAME = "import-outlines.groovy"
+_METADATA_KEY = "histodict"  # metadata key of an entry: key of the image's files in the run
+_PROJECT_VERSION = "0.4.0"  # oldest version of QuPath with this project format
 _THUMBNAIL_PX = 800
 _OPENSLIDE = "qupath.lib.images.servers.openslide.OpenslideServerBuilder"
 _BIO_FORMATS = "qupath.lib.images.servers.bioformats.BioFormatsServerBuilder"
@@ -313,7 +313,7 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
     """
     path = folder / "project.qpproj"
     project = _read_json(path, "images") or _new_project()
-    entries = {_entry_metadata(entry).get(_KEY): entry for entry in project["images"]}
+    entries = {_entry_metadata(entry).get(_METADATA_KEY): entry for entry in project["images"]}
     for image in images:
         if image.key not in entries:
             try:
@@ -326,8 +326,8 @@ def save_project(folder: Path, classes: Sequence[str], images: Sequence[ProjectI
         entry = entries[image.key]
         entry["metadata"] = _entry_metadata(entry) | image.metadata
     _save_classes(folder / "classifiers" / "classes.json", classes)
-    script = files("histodict.export").joinpath(_SCRIPT).read_text("utf-8")
-    _write_text(folder / "scripts" / _SCRIPT, script)
+    script = files("histodict.export").joinpath(_SCRIPT_NAME).read_text("utf-8")
+    _write_text(folder / "scripts" / _SCRIPT_NAME, script)
     update = {"uri": _uri(path), "modifyTimestamp": _now_in_ms()}
     _write_text(path, json.dumps(project | update, indent=2))
 
@@ -339,7 +339,7 @@ def _entry_metadata(entry: Json) -> Json:
 
 def _new_project() -> Json:
     return {
-        "version": _FORMAT,
+        "version": _PROJECT_VERSION,
         "createTimestamp": _now_in_ms(),
         "modifyTimestamp": 0,
         "uri": "",
@@ -364,7 +364,7 @@ def _new_entry(folder: Path, image: ProjectImage, number: int) -> Json:
         "entryID": number,
         "randomizedName": str(uuid.uuid5(uuid.NAMESPACE_OID, image.key)),
         "imageName": image.path.name,
-        "metadata": {_KEY: image.key},
+        "metadata": {_METADATA_KEY: image.key},
     }
 
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ..images.memory_image import ImageLike, cache_key, estimated_bytes
 from ..utils.cache import ArrayCache
-from ..utils.parallel import count_jobs, map_processes, single_blas_thread
+from ..utils.parallel import effective_n_jobs, map_processes, single_blas_thread
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .descriptors import Pixels, lbp_colour, luminance_thumbnail, plane_thumbnail
 from .wndcharm import wndcharm_features
 
-__all__ = ["FEATURES", "ImageFeatureExtractor", "LoadPixels", "Vector", "image_features"]
+__all__ = ["FEATURES", "ImageFeatureExtractor", "LoadPixels", "Vector", "extract_image_features"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ LoadPixels = Callable[[ImageLike], Pixels]
 Vector = NDArray[np.float64]
 
 
-def image_features(
-    paths: Sequence[ImageLike | str],
+def extract_image_features(
+    images: Sequence[ImageLike | str],
     name: str,
     load_pixels: LoadPixels,
     *,
@@ -76,11 +76,10 @@ def image_features(
 
     Parameters
     ----------
-    paths : image files
+    images : image files, or images in memory
     name : kind of features, a key of `FEATURES`
-    load_pixels : function that returns the pixels (height, width, 3) uint8 of an image. It is
-        pickled for other processes if there are several; threads would wait for the interpreter
-        lock in up to 40 % of the time
+    load_pixels : function that returns the pixels (height, width, 3) uint8 of an image; it must be
+        picklable, for use in other processes
     pixels_key : text that identifies `load_pixels` (scale, stain, …) in the cache key
     cache : cache of the vectors; None disables it
     n_jobs : number of processes; None for all cores
@@ -89,20 +88,20 @@ def image_features(
     """
     if name not in FEATURES:
         raise ValueError(f"features must be one of {sorted(FEATURES)}, not {name!r}")
-    images = [Path(path) if isinstance(path, str) else path for path in paths]
+    sources = [Path(image) if isinstance(image, str) else image for image in images]
     length = len(FEATURES[name].names)
-    keys = [_make_cache_key(image, name, pixels_key) if cache else [] for image in images]
+    keys = [_make_cache_key(image, name, pixels_key) if cache else [] for image in sources]
     vectors = [_read_cached_vector(cache, key, length) if cache else None for key in keys]
     missing = [i for i, vector in enumerate(vectors) if vector is None]
-    n_cached = len(images) - len(missing)
-    fractions = cumulative_shares([estimated_bytes(images[i]) for i in missing])
-    callback(Progress("features", n_cached, len(images), work=fractions[0]))
-    jobs = [(images[i], name, load_pixels, cache, keys[i]) for i in missing]
+    n_cached = len(sources) - len(missing)
+    fractions = cumulative_shares([estimated_bytes(sources[i]) for i in missing])
+    callback(Progress("features", n_cached, len(sources), work=fractions[0]))
+    jobs = [(sources[i], name, load_pixels, cache, keys[i]) for i in missing]
     with closing(_run_jobs(jobs, n_jobs)) as results:
         for n, (i, vector) in enumerate(zip(missing, results, strict=True), start=1):
             vectors[i] = vector
-            callback(Progress("features", n_cached + n, len(images), work=fractions[n]))
-    return np.array(vectors, np.float64).reshape(len(images), length)
+            callback(Progress("features", n_cached + n, len(sources), work=fractions[n]))
+    return np.array(vectors, np.float64).reshape(len(sources), length)
 
 
 def _make_cache_key(image: ImageLike, name: str, pixels_key: str) -> list[Any]:
@@ -126,7 +125,7 @@ _Job = tuple[ImageLike, str, LoadPixels, ArrayCache | None, list[Any]]
 
 def _run_jobs(jobs: list[_Job], n_jobs: int | None) -> Generator[Vector, None, None]:
     """Yield the vector of each job in order; if the generator is closed, wait for running jobs."""
-    n_processes = min(count_jobs(n_jobs), len(jobs))
+    n_processes = min(effective_n_jobs(n_jobs), len(jobs))
     if n_processes < 2:
         yield from (_compute_vector(*job) for job in jobs)
         return

@@ -80,10 +80,7 @@ def pad_reflect(pixels: Pixels, side: int) -> Pixels:
 
 
 def _area_weights(n_pixels: int, n_parts: int) -> NDArray[np.float64]:
-    """Return the weight of each pixel in the mean of each of n_parts equal parts of an axis.
-
-    The array is (n_parts, n_pixels).
-    """
+    """Return the weights of pixels in means over equal parts of an axis, (n_parts, n_pixels)."""
     borders = np.arange(n_parts + 1)[:, None] * (n_pixels / n_parts)
     pixels = np.arange(n_pixels)
     ends, starts = np.minimum(borders[1:], pixels + 1), np.maximum(borders[:-1], pixels)
@@ -155,23 +152,23 @@ def _histogram(channel: NDArray[Any]) -> NDArray[np.float64]:
     return np.bincount(bins.ravel(), minlength=_N_COLOUR_BINS) / channel.size
 
 
-SIDE_PX = 32
+THUMBNAIL_PX = 32
 
 
 def luminance_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a grey thumbnail as a unit vector (SIDE_PX²,), and the names of its entries."""
-    return _normalize(area_means(luminance(check_pixels(pixels)), SIDE_PX).ravel()), _name_pixels(
-        "grey"
-    )
+    """Return a grey thumbnail as a unit vector (THUMBNAIL_PX²,), and the names of its entries."""
+    return _normalize(
+        area_means(luminance(check_pixels(pixels)), THUMBNAIL_PX).ravel()
+    ), _name_pixels("grey")
 
 
 def plane_thumbnail(pixels: Pixels) -> tuple[NDArray[np.float64], list[str]]:
-    """Return a thumbnail as a unit vector (3·SIDE_PX²,), and the names of its entries.
+    """Return a thumbnail as a unit vector (3·THUMBNAIL_PX²,), and the names of its entries.
 
     The vector contains the three colour planes one after another.
     """
     checked = check_pixels(pixels)
-    planes = [area_means(checked[..., i].astype(np.float32), SIDE_PX) for i in range(3)]
+    planes = [area_means(checked[..., i].astype(np.float32), THUMBNAIL_PX) for i in range(3)]
     return _normalize(np.concatenate(planes, axis=None)), _name_pixels("red", "green", "blue")
 
 
@@ -181,5 +178,5 @@ def _normalize(vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _name_pixels(*channels: str) -> list[str]:
     """Return the names "CHANNEL ROW,COLUMN" of the pixels of thumbnails with these channels."""
-    positions = [(row, column) for row in range(SIDE_PX) for column in range(SIDE_PX)]
+    positions = [(row, column) for row in range(THUMBNAIL_PX) for column in range(THUMBNAIL_PX)]
     return [f"{channel} {row},{column}" for channel in channels for row, column in positions]

@@ -28,22 +28,24 @@ if TYPE_CHECKING:
     from .resampling import ResampleTile
 
 # Maximum compression ratio of deflate.
-MAX_DEFLATE = 1032
+MAX_DEFLATE_RATIO = 1032
 _ZSTD, _ZSTD_SKIPPED = 0xFD2FB528, 0x184D2A50
 _BLOSC_HEADER = 16
 _ZSTD_BLOCK = 128 * 1024
-_STEP = 2**20
+_INFLATE_STEP_BYTES = 2**20
 
 
-def decompressed_size(compressor: str | None, data: bytes, unchecked: int) -> int:
-    """Return an upper bound of the decompressed size in bytes, exact if the format states it.
+def decompressed_size(compressor: str | None, data: bytes, unchecked_bytes: int) -> int:
+    """Return the decompressed size in bytes, or a bound if the format does not state it.
+
+    The bound is an upper bound for Zstandard, and a lower bound for gzip and zlib.
 
     Parameters
     ----------
     compressor : name of the codec; None for uncompressed data
     data : compressed data
-    unchecked : size in bytes up to which the result may be too small, for gzip and zlib, which do
-        not state the size: the data are decompressed in steps until this size is exceeded
+    unchecked_bytes : for gzip and zlib, the size up to which the exact size is not needed; see
+        `inflated_size`
 
     Raises
     ------
@@ -61,24 +63,24 @@ def decompressed_size(compressor: str | None, data: bytes, unchecked: int) -> in
         return int.from_bytes(data[:4], "little")
     if compressor == "zstd":
         return _zstd_size(data)
-    return inflated_size(data, unchecked)
+    return inflated_size(data, unchecked_bytes)
 
 
-def inflated_size(data: bytes, unchecked: int) -> int:
+def inflated_size(data: bytes, unchecked_bytes: int) -> int:
     """Return the decompressed size of zlib or gzip data in bytes, or a lower bound.
 
-    Return 0, without decompression, if even the maximum compression ratio gives at most `unchecked`
-    bytes. Otherwise decompress the data until the size exceeds `unchecked` or the data end, and
-    return the size reached.
+    `unchecked_bytes` is the size up to which the exact size is not needed. Return 0, without
+    decompression, if the data cannot exceed it even at the maximum compression ratio. Otherwise
+    decompress the data until they exceed it or end, and return the size reached.
     """
-    if len(data) * MAX_DEFLATE <= unchecked:
+    if len(data) * MAX_DEFLATE_RATIO <= unchecked_bytes:
         return 0
     total = 0
-    while data and total <= unchecked:  # gzip allows several consecutive streams
+    while data and total <= unchecked_bytes:  # gzip allows several consecutive streams
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
-            while data and not unpacker.eof and total <= unchecked:
-                total += len(unpacker.decompress(data, _STEP))
+            while data and not unpacker.eof and total <= unchecked_bytes:
+                total += len(unpacker.decompress(data, _INFLATE_STEP_BYTES))
                 data = unpacker.unconsumed_tail
         except zlib.error:  # the decompressor reports damaged data
             return total
@@ -91,8 +93,8 @@ def inflated_size(data: bytes, unchecked: int) -> int:
 def _zstd_size(data: bytes) -> int:
     """Return the decompressed size of Zstandard frames (RFC 8878) in bytes, or an upper bound.
 
-    The size of a frame that does not state it is replaced by an upper bound. Data after damage are
-    not counted, as the decompressor reports the damage.
+    The result is an upper bound if a frame does not state its size. Data after damage are not
+    counted, as the decompressor reports the damage.
     """
     total = position = 0
     while position + 5 <= len(data):
@@ -114,9 +116,10 @@ def _zstd_size(data: bytes) -> int:
 
 
 def _skip_zstd_blocks(data: bytes, position: int) -> tuple[int, int]:
-    """Return the position after the last block of a frame, and a bound on the decompressed size.
+    """Return the end of a Zstandard frame, and an upper bound of its decompressed size in bytes.
 
-    `position` is that of the first block header of the frame.
+    `position` is the position of the first block header. The end is the position after the last
+    block.
     """
     total = 0
     while position + 3 <= len(data):
@@ -141,18 +144,18 @@ class InsufficientMemoryError(ImageError):
     """Exception raised if an image needs more memory than is available."""
 
 
-FOLDER_IMAGES = (".zarr",)
-_ALWAYS_IMAGES = (".ome.zarr",)
-_ATTRIBUTES = ("zarr.json", ".zattrs")
-_MAX_BYTES = 2**24  # of a file of attributes
+FOLDER_IMAGE_SUFFIXES = (".zarr",)
+_OME_ZARR_SUFFIXES = (".ome.zarr",)
+_ATTRIBUTE_FILES = ("zarr.json", ".zattrs")
+_MAX_ATTRIBUTE_BYTES = 2**24  # maximum size of an attribute file
 NO_SUCH_FILE = "no such file"
-_KINDS = {
+_SPECIAL_FILE_KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_ERRORS = {
+_ERROR_DESCRIPTIONS = {
     errno.ELOOP: "a cycle of links",
     errno.EACCES: "not readable",
     errno.ENAMETOOLONG: "a name that is too long",
@@ -167,9 +170,11 @@ def is_ome_zarr(path: Path) -> bool:
     contain other data, so their attributes are read.
     """
     name = path.name.lower()
-    if not name.endswith(FOLDER_IMAGES) or not os.path.isdir(path):
+    if not name.endswith(FOLDER_IMAGE_SUFFIXES) or not os.path.isdir(path):
         return False
-    return name.endswith(_ALWAYS_IMAGES) or any(_has_image(path / file) for file in _ATTRIBUTES)
+    return name.endswith(_OME_ZARR_SUFFIXES) or any(
+        _file_describes_image(path / file) for file in _ATTRIBUTE_FILES
+    )
 
 
 def is_image_path(path: Path) -> bool:
@@ -179,15 +184,16 @@ def is_image_path(path: Path) -> bool:
 
 def is_zarr(path: Path) -> bool:
     """Return whether the path has the suffix of a Zarr folder."""
-    return path.name.lower().endswith(FOLDER_IMAGES)
+    return path.name.lower().endswith(FOLDER_IMAGE_SUFFIXES)
 
 
-def _has_image(file: Path) -> bool:
+def _file_describes_image(file: Path) -> bool:
+    """Return whether a file with the attributes of a Zarr folder describes an image."""
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_BYTES:
+        if not file.is_file() or file.stat().st_size > _MAX_ATTRIBUTE_BYTES:
             return False
         found = json.loads(file.read_bytes())
-        attributes = found.get("attributes", {}) if file.name == _ATTRIBUTES[0] else found
+        attributes = found.get("attributes", {}) if file.name == _ATTRIBUTE_FILES[0] else found
         return isinstance(attributes, dict) and describes_image(attributes)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
@@ -197,18 +203,17 @@ def _has_image(file: Path) -> bool:
 
 
 def special_file_kind(path: Path) -> str:
-    """Return a description of a path that is neither a file nor a folder; "" for files and folders.
+    """Return what a path is, such as "a named pipe" or "no such file"; "" for files and folders.
 
-    An example is "a named pipe". The path is not opened, as opening a pipe blocks until another
-    process writes to it.
+    The path is not opened, as opening a pipe blocks until another process writes to it.
     """
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return "a dangling link" if path.is_symlink() else NO_SUCH_FILE
     except OSError as error:
-        return _ERRORS.get(error.errno or 0, error.strerror or str(error))
-    return _KINDS.get(stat.S_IFMT(mode), "")
+        return _ERROR_DESCRIPTIONS.get(error.errno or 0, error.strerror or str(error))
+    return _SPECIAL_FILE_KINDS.get(stat.S_IFMT(mode), "")
 
 
 def check_not_special(path: Path, error: type[Exception]) -> None:
@@ -224,15 +229,14 @@ def is_unreadable_folder(folder: Path) -> bool:
 
 
 def with_brackets(kind: str) -> str:
-    """Return " (kind)"; "" if `kind` is empty."""
+    """Return " (kind)", to append to a message; "" if `kind` is empty."""
     return f" ({kind})" if kind else ""
 
 
 def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the OME attributes of a Zarr folder.
+    """Return the OME attributes among the `attributes` of a Zarr folder.
 
-    Before version 0.5, these are the `attributes` themselves; since then, the value of the key
-    "ome".
+    OME-Zarr 0.5 stores them under the key "ome"; in earlier versions they are the `attributes`.
     """
     return attributes.get("ome", attributes)
 
@@ -242,9 +246,9 @@ def describes_image(attributes: Mapping[str, Any]) -> bool:
     return bool({"multiscales", OME_LAYOUT, "plate"} & set(ome_attributes(attributes)))
 
 
-_INDEXES = (".vms", ".vmu", ".ndpis")
-_LISTED = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # files that an index may list
-_NAME = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
+_INDEX_SUFFIXES = (".vms", ".vmu", ".ndpis")
+_LISTED_SUFFIXES = (".jpg", ".jpeg", ".ndpi", ".tif", ".tiff")  # files that an index may list
+_INDEX_ENTRY = re.compile(rb"^[^=\r\n]+=([^\r\n]+)", re.MULTILINE)
 _MAX_INDEX_BYTES = 2**20
 
 
@@ -283,13 +287,13 @@ def split_redundant_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]
 def _file_rank(folder: Path, name: str) -> tuple[bool, int, str]:
     """Return a sort key by which the main file of a slide is first."""
     series = find_series(folder / name) if _has_suffix(name, _DICOM) else None
-    return not _has_suffix(name, *_INDEXES), -series.n_frames if series else 0, name
+    return not _has_suffix(name, *_INDEX_SUFFIXES), -series.n_frames if series else 0, name
 
 
 def map_files_to_slides(
     folder: Path, names: Iterable[str], all_names: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return an identifier of the slide of each file that belongs to a slide of several files.
+    """Map the files of slides that consist of several files to an identifier of the slide.
 
     Parameters
     ----------
@@ -300,13 +304,15 @@ def map_files_to_slides(
     Returns
     -------
     dict
-        Identifiers by file name, without files that are not part of such a slide.
+        Slide identifier by file name. Files that are not part of such a slide are omitted.
     """
-    chosen = {name for name in names if _has_suffix(name, _DICOM, *_INDEXES, *_LISTED)}
+    chosen = {
+        name for name in names if _has_suffix(name, _DICOM, *_INDEX_SUFFIXES, *_LISTED_SUFFIXES)
+    }
     found = {}
     if any(not _has_suffix(name, _DICOM) for name in chosen):
         all_names = _list_folder(folder) if all_names is None else all_names
-        for index in sorted(name for name in all_names if _has_suffix(name, *_INDEXES)):
+        for index in sorted(name for name in all_names if _has_suffix(name, *_INDEX_SUFFIXES)):
             slide = f"{folder / index}"
             members = _read_index(folder / index) & chosen
             found.update(dict.fromkeys(members, slide))
@@ -342,7 +348,7 @@ def _read_index(index: Path) -> set[str]:
             text = file.read(_MAX_INDEX_BYTES)
     except OSError:
         return set()
-    return {name.decode("utf-8", "surrogateescape").strip() for name in _NAME.findall(text)}
+    return {name.decode("utf-8", "surrogateescape").strip() for name in _INDEX_ENTRY.findall(text)}
 
 
 # --- slide libraries ----------------------------------------------------------------------------
@@ -364,15 +370,15 @@ class SlideBackend(Protocol):
 
     Attributes
     ----------
-    metadata : `size` (width, height) of level 0, `level_sizes` and `downsamples` of all levels, and
-        `properties` named as in OpenSlide; for an OME-Zarr also `missing_chunks`, (number of
-        missing chunks, number of chunks)
+    metadata : dictionary with `size` (width, height) of level 0, `level_sizes` and `downsamples` of
+        all levels, and `properties` named as in OpenSlide; for an OME-Zarr also `missing_chunks`,
+        (number of missing chunks, number of chunks)
     """
 
     metadata: dict[str, Any]
 
     def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
-        """Return the pixels of a tile, not resampled.
+        """Return the pixels of a tile before resampling.
 
         `corner` is [x, y] of the tile's upper left corner in level-0 pixels.
         """

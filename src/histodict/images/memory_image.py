@@ -24,18 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.cache import available_bytes
-from ..utils.files import exists, file_bytes, file_key, modification_time
+from ..utils.files import exists, file_key, file_size, modification_time
 from .file_types import ImageError, InsufficientMemoryError
 from .raster import (
-    HEIGHT,
-    TWELVE_BITS,
-    WIDTH,
+    HEIGHT_TAG,
+    TWELVE_BIT_LIMIT,
+    WIDTH_TAG,
     DecodedImage,
     decode,
     decoded_bytes,
     fix_planar_16bit,
     floats_to_8_bits,
-    is_wide_colour,
+    has_16bit_colours,
     max_colour_value,
     tiff_mpp,
     tiff_tags,
@@ -64,7 +64,7 @@ class MemoryImage:
 
     @classmethod
     def from_array(cls, pixels: NDArray[Any], name: str) -> MemoryImage:
-        """Create an image from a copy of an array (height, width, 3) of uint8."""
+        """Create an image called `name` from a copy of an array (height, width, 3) of uint8."""
         from PIL import Image
 
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
@@ -83,20 +83,20 @@ class MemoryImage:
         Raises
         ------
         ImageError
-            If the image cannot be decoded, or if its 16-bit colours are nearly zero in the upper
-            bytes, the only ones that Pillow decodes.
+            If the image cannot be decoded, or if the upper bytes of its 16-bit colours, which are
+            the only ones that Pillow decodes, are nearly zero.
         """
         from PIL import Image
 
         name = str(getattr(image, "filename", "")) or name
         try:
             fix_planar_16bit(image)
-            is_wide = is_wide_colour(image)
+            has_wide_colours = has_16bit_colours(image)
             image.load()
         except Exception as error:  # decoders raise many types
             reason = " ".join(str(error).split())
             raise ImageError(f"{name}: the image cannot be decoded ({reason})") from error
-        if is_wide and max_colour_value(image) < TWELVE_BITS:
+        if has_wide_colours and max_colour_value(image) < TWELVE_BIT_LIMIT:
             raise ImageError(
                 f"{name}: Pillow drops the lower 8 of 16 bits per colour, and the upper 8 are "
                 "nearly empty; pass the path of the file instead"
@@ -116,31 +116,31 @@ class MemoryImage:
 
 
 def _image_mpp(image: Image.Image) -> float | None:
-    """Return µm per pixel from the tags; None without tags, or if the image was resized.
+    """Return µm per pixel from the TIFF tags; None without tags or if the image was resized.
 
     `Image.thumbnail` keeps the tags of the original image.
     """
     tags = tiff_tags(image)
-    tagged_sides = {tags.get(WIDTH), tags.get(HEIGHT)}  # the image may have been rotated
+    tagged_sides = {tags.get(WIDTH_TAG), tags.get(HEIGHT_TAG)}  # the image may have been rotated
     return tiff_mpp(tags) if set(image.size) == tagged_sides else None
 
 
 ImageLike = Path | MemoryImage
 
-# Minimum age of a reliable modification time: file systems record it in steps of up to 2 s.
+# Minimum age of a reliable modification time: file systems store it in steps of up to 2 s.
 _MIN_AGE_S = 2.5
 
 
 def estimated_bytes(image: ImageLike) -> int:
     """Return the size of an image in bytes, for estimates of processing time.
 
-    It is the size of the file, or the memory of an in-memory image; 0 if the file is missing. The
-    file size predicts the time better than the number of pixels, as background compresses well and
-    is skipped.
+    This is the file size (0 if the file is missing), or the memory of an in-memory image. The file
+    size predicts the time better than the number of pixels, as background compresses well and is
+    skipped.
     """
     if isinstance(image, MemoryImage):
         return image.n_bytes
-    return file_bytes(image) if exists(image) else 0
+    return file_size(image) if exists(image) else 0
 
 
 def cache_key(image: ImageLike) -> list[Any]:
@@ -149,10 +149,10 @@ def cache_key(image: ImageLike) -> list[Any]:
 
 
 def stable_cache_key(image: ImageLike) -> list[Any]:
-    """Return the cache key of a file; an empty list for an in-memory or just modified image.
+    """Return the cache key of a file; an empty list for an in-memory image or a new file.
 
-    The key of a just modified file is not stable: the file may be modified again within the time
-    resolution of the file system, which does not change the key.
+    A file is new if it was modified less than 2.5 s ago. It may be modified again within the time
+    resolution of the file system, which would not change its key.
     """
     if isinstance(image, MemoryImage):
         return []
@@ -163,12 +163,12 @@ def stable_cache_key(image: ImageLike) -> list[Any]:
         return []
 
 
-_MAX_BYTES = 384 * 2**20  # memory budget of a process
+_MAX_CACHE_BYTES = 384 * 2**20  # memory budget of a process
 _MEMORY_FRACTION = 1 / 8  # of the free memory: budget of all processes of a run
 
 
 class _ImageCache:
-    """Cache of decoded images by the cache key of their file.
+    """Cache of decoded images, by the cache keys of the files.
 
     The lock is re-entrant, as garbage collection may call the cache while the lock is held.
     """
@@ -176,20 +176,20 @@ class _ImageCache:
     def __init__(self) -> None:
         self.n_users = 0
         self._run = ""
-        self._budget = 0
+        self._memory_budget = 0
         self._images: dict[str, DecodedImage] = {}
         self._lock = threading.RLock()
 
     def add_user(self) -> None:
-        """Register a user; the first one sets the memory budget."""
-        budget = _budget(1)
+        """Enable the cache; the first user sets the memory budget."""
+        budget = _memory_budget(1)
         with self._lock:
             if self.n_users == 0:
-                self._budget = budget
+                self._memory_budget = budget
             self.n_users += 1
 
     def remove_user(self) -> None:
-        """Unregister a user; the last one clears the cache."""
+        """Undo one call of `add_user`; the last one clears and disables the cache."""
         with self._lock:
             self.n_users -= 1
             if self.n_users == 0:
@@ -199,10 +199,10 @@ class _ImageCache:
         """Enable the cache for a run; see `enable_worker_image_cache`."""
         if run == self._run:
             return
-        budget = _budget(n_processes)
+        budget = _memory_budget(n_processes)
         with self._lock:
             self.n_users += not self._run
-            self._run, self._budget = run, budget
+            self._run, self._memory_budget = run, budget
             self._images.clear()
 
     def get(self, key: str) -> DecodedImage | None:
@@ -212,14 +212,14 @@ class _ImageCache:
     def put(self, key: str, image: DecodedImage, n_bytes: int) -> None:
         """Cache an image, which occupies `n_bytes` of memory, if the budget permits."""
         with self._lock:
-            if self.n_users and n_bytes <= self._budget and key not in self._images:
+            if self.n_users and n_bytes <= self._memory_budget and key not in self._images:
                 self._images[key] = image
-                self._budget -= n_bytes
+                self._memory_budget -= n_bytes
 
     def clear(self) -> bool:
         """Remove all images, accept no new ones, and return whether there were any."""
         with self._lock:
-            was_filled, self._budget = bool(self._images), 0
+            was_filled, self._memory_budget = bool(self._images), 0
             self._images.clear()
             return was_filled
 
@@ -228,11 +228,12 @@ class _ImageCache:
         self._lock = threading.RLock()
 
 
-def _budget(n_processes: int) -> int:
+def _memory_budget(n_processes: int) -> int:
+    """Return the maximum memory of the cache in bytes, in each of `n_processes` processes."""
     free = available_bytes()
     if free is None:
-        return _MAX_BYTES // n_processes
-    return min(_MAX_BYTES, int(free * _MEMORY_FRACTION / n_processes))
+        return _MAX_CACHE_BYTES // n_processes
+    return min(_MAX_CACHE_BYTES, int(free * _MEMORY_FRACTION / n_processes))
 
 
 _CACHE = _ImageCache()
@@ -262,7 +263,7 @@ def enable_worker_image_cache(run: str, n_processes: int) -> None:
 
 
 def decode_cached(path: Path, n_bytes: int) -> DecodedImage:
-    """Return a decoded image, from the cache if possible; `n_bytes` is its memory."""
+    """Return a decoded image, from the cache if possible; `n_bytes` is the memory it occupies."""
     key = repr(found) if _CACHE.n_users and (found := stable_cache_key(path)) else ""
     image = _CACHE.get(key) if key else None
     if image is None:

@@ -32,8 +32,14 @@ from .ome_metadata import (
     read_multiscale,
     read_ome_xml,
 )
-from .raster import plausible_mpp, tiff_mpp
-from .slide_backend import JpegTileLevel, Pixels, TileCache, can_decode, is_supported_page
+from .raster import divide_rational, plausible_mpp, tiff_mpp
+from .slide_backend import (
+    JpegTileLevel,
+    Pixels,
+    TileCache,
+    can_decode_jpeg_tiles,
+    is_supported_page,
+)
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage, TiffPageSeries
@@ -41,12 +47,13 @@ if TYPE_CHECKING:
     from .zarr_store import OpenedArray, ZarrFolder
 
 
-_NONE, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
-_SEPARATE = 2
+# Values of the TIFF tags Compression, PhotometricInterpretation and PlanarConfiguration.
+_UNCOMPRESSED, _BLACK_IS_ZERO, _RGB, _YCBCR = 1, 1, 2, 6
+_PLANAR = 2
 # Maximum (width, height) of tiles that uncompressed images are divided into.
-_ROW_TILE = (1024, 128)
+_ROW_TILE_SIZE = (1024, 128)
 # Maximum size of a label or overview image, as a fraction of the pixels of the main image.
-_MAX_FRACTION = 0.25
+_MAX_SECONDARY_FRACTION = 0.25
 
 
 def is_ome_tiff(path: str) -> bool:
@@ -89,23 +96,23 @@ class OmeTiff(OmeBackend):
 
 
 class _SharedFile:
-    """File that several threads can read at the same time."""
+    """File that several threads can read at the same time; `descriptor` is its file descriptor."""
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._lock = threading.Lock()
 
     def read(self, n_bytes: int, offset: int) -> bytes:
         if hasattr(os, "pread"):
-            return os.pread(self.number, n_bytes, offset)
+            return os.pread(self.descriptor, n_bytes, offset)
         with self._lock:
-            os.lseek(self.number, offset, os.SEEK_SET)
-            return os.read(self.number, n_bytes)
+            os.lseek(self.descriptor, offset, os.SEEK_SET)
+            return os.read(self.descriptor, n_bytes)
 
     def close(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
-            self.number = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 # --- image and metadata -------------------------------------------------------------------------
@@ -120,7 +127,7 @@ def _find_main_image(tiff: TiffFile) -> tuple[TiffPageSeries, OmeImage]:
     if not series or not tiff.is_ome:
         raise ValueError("the OME description lists no image")
     n_pixels = [each.sizes.get("width", 1) * each.sizes.get("height", 1) for each in series]
-    if any(n > _MAX_FRACTION * n_pixels[0] for n in n_pixels[1:]):
+    if any(n > _MAX_SECONDARY_FRACTION * n_pixels[0] for n in n_pixels[1:]):
         raise UnreadableContentError(
             f"contains {len(series)} images of similar size; save each as a separate file"
         )
@@ -149,13 +156,9 @@ def _check_axes(series: TiffPageSeries, image: OmeImage) -> None:
 def _read_tagged_mpp(series: TiffPageSeries) -> float | None:
     """Return µm per pixel from the TIFF tags of the first page; None if unknown."""
     tags = series.keyframe.tags
-    return tiff_mpp({tag.code: _number(tag.value) for tag in tags.values() if tag.count <= 2})
-
-
-def _number(value: Any) -> Any:
-    """Return the quotient of a (numerator, denominator) pair; other values unchanged."""
-    is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
-    return value[0] / value[1] if is_pair else value
+    return tiff_mpp(
+        {tag.code: divide_rational(tag.value) for tag in tags.values() if tag.count <= 2}
+    )
 
 
 # --- levels -------------------------------------------------------------------------------------
@@ -164,7 +167,9 @@ def _number(value: Any) -> Any:
 def _make_level(
     file: _SharedFile, series: TiffPageSeries, image: OmeImage, cache: TileCache
 ) -> OmeLevel:
-    """Return a `_JpegLevel`, `_RowLevel` or `_SegmentLevel` for a pyramid level.
+    """Return a pyramid level as the first of these classes that can read it.
+
+    The classes are `_JpegLevel`, `_RowLevel` and `_SegmentLevel`.
 
     Parameters
     ----------
@@ -182,15 +187,17 @@ def _make_level(
     check_dtype(np.dtype(first.dtype or "void"))
     if first.photometric not in (_BLACK_IS_ZERO, _RGB, _YCBCR):
         raise UnreadableContentError(
-            f"has colours of type {_tag_name(first.photometric)}; save it as RGB"
+            f"has colours of type {_tag_value_name(first.photometric)}; save it as RGB"
         )
     if any(page.shape != first.shape or page.dtype != first.dtype for page in pages):
         raise ValueError("the channels have different sizes")
-    if len(pages) == 1 and is_supported_page(first) and can_decode():
+    if len(pages) == 1 and is_supported_page(first) and can_decode_jpeg_tiles():
         return _JpegLevel(file, first, cache)
     _check_compression(first)
     # Uncompressed pixels need not be read as tiles or strips.
-    kind = _RowLevel if first.compression == _NONE and first.is_contiguous else _SegmentLevel
+    kind = (
+        _RowLevel if first.compression == _UNCOMPRESSED and first.is_contiguous else _SegmentLevel
+    )
     return kind(file, pages, cache)
 
 
@@ -207,33 +214,35 @@ def _check_compression(page: TiffPage) -> None:
                 f"has an unknown compression ({reason}); save it with another one"
             ) from error
         raise UnreadableContentError(
-            f"is compressed with {_tag_name(page.compression)}, which needs imagecodecs. "
+            f"is compressed with {_tag_value_name(page.compression)}, which needs imagecodecs. "
             f"Run: {install_command('ome')}"
         ) from error
 
 
-def _tag_name(number: int) -> str:
-    """Return the name of an enumerated tag value; its number if it has none."""
-    return str(getattr(number, "name", number))
+def _tag_value_name(tag_value: int) -> str:
+    """Return the name of an enumerated value of a TIFF tag; the number if it has no name."""
+    return str(getattr(tag_value, "name", tag_value))
 
 
 class _JpegLevel(OmeLevel):
     """Level of JPEG tiles in one page."""
 
     def __init__(self, file: _SharedFile, page: TiffPage, cache: TileCache) -> None:
-        self._tiles = JpegTileLevel(file.number, page, cache)
-        super().__init__(self._tiles.size, self._tiles.tile, np.uint8, cache)
-        self.check_tile(4)
+        self._tiles = JpegTileLevel(file.descriptor, page, cache)
+        super().__init__(self._tiles.size, self._tiles.tile_size, np.uint8, cache)
+        self.check_tile_size(4)
 
     def read_values(self, index: int) -> NDArray[Any] | None:
-        return self._tiles.decode(index, np.empty((self.tile[1], self.tile[0], 4), np.uint8))
+        return self._tiles.decode(
+            index, np.empty((self.tile_size[1], self.tile_size[0], 4), np.uint8)
+        )
 
     def decode(self, index: int, out: Pixels) -> Pixels:
         return self._tiles.decode(index, out)
 
 
 class _SegmentLevel(OmeLevel):
-    """Level of tiles or strips, compressed or not, with one page or one page per colour."""
+    """Level of tiles or strips, in one page or in one page per colour."""
 
     def __init__(self, file: _SharedFile, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
@@ -245,9 +254,9 @@ class _SegmentLevel(OmeLevel):
         )
         super().__init__((width, height), tile, page.dtype, cache)
         self._file, self._pages = file, pages
-        self._is_planar = page.planarconfig == _SEPARATE and page.samplesperpixel > 1
+        self._is_planar = page.planarconfig == _PLANAR and page.samplesperpixel > 1
         self._n_planes = page.samplesperpixel if self._is_planar else 1
-        self.check_tile(page.samplesperpixel * len(pages))
+        self.check_tile_size(page.samplesperpixel * len(pages))
         n_expected = self.n_across * self.n_down * self._n_planes
         if any(len(each.dataoffsets) != n_expected for each in pages):
             raise ValueError("the directory lists too few or too many tiles for the image size")
@@ -280,17 +289,17 @@ class _SegmentLevel(OmeLevel):
 
 
 class _RowLevel(OmeLevel):
-    """Level of consecutive uncompressed rows, which are read as tiles of `_ROW_TILE`."""
+    """Level of consecutive uncompressed rows, which are read as tiles of `_ROW_TILE_SIZE`."""
 
     def __init__(self, file: _SharedFile, pages: Sequence[TiffPage], cache: TileCache) -> None:
         page = pages[0]
         size = page.imagewidth, page.imagelength
-        tile = min(size[0], _ROW_TILE[0]), min(size[1], _ROW_TILE[1])
+        tile = min(size[0], _ROW_TILE_SIZE[0]), min(size[1], _ROW_TILE_SIZE[1])
         super().__init__(size, tile, page.dtype, cache)
         self._file, self._offsets = file, [each.dataoffsets[0] for each in pages]
-        self._stored = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
+        self._stored_dtype = np.dtype(page.dtype).newbyteorder(page.parent.byteorder)
         self._n_samples = page.samplesperpixel  # interleaved
-        if page.planarconfig == _SEPARATE and page.samplesperpixel > 1:
+        if page.planarconfig == _PLANAR and page.samplesperpixel > 1:
             plane = size[0] * size[1] * self.dtype.itemsize
             self._offsets = [
                 self._offsets[0] + channel * plane for channel in range(self._n_samples)
@@ -299,8 +308,11 @@ class _RowLevel(OmeLevel):
 
     def read_values(self, index: int) -> NDArray[Any]:
         row, column = divmod(index, self.n_across)
-        y, x = row * self.tile[1], column * self.tile[0]
-        height, width = min(self.tile[1], self.size[1] - y), min(self.tile[0], self.size[0] - x)
+        y, x = row * self.tile_size[1], column * self.tile_size[0]
+        height, width = (
+            min(self.tile_size[1], self.size[1] - y),
+            min(self.tile_size[0], self.size[0] - x),
+        )
         pixel_bytes = self._n_samples * self.dtype.itemsize
         found = np.empty((height, width, self._n_samples * len(self._offsets)), self.dtype)
         for plane, offset in enumerate(self._offsets):
@@ -310,11 +322,11 @@ class _RowLevel(OmeLevel):
                 if len(data) != width * pixel_bytes:
                     raise ValueError("the file is truncated")
                 samples = slice(plane, plane + 1) if len(self._offsets) > 1 else slice(None)
-                found[line, :, samples] = np.frombuffer(data, self._stored).reshape(width, -1)
+                found[line, :, samples] = np.frombuffer(data, self._stored_dtype).reshape(width, -1)
         return found
 
 
-# Small chunks are read together, in tiles of about this side, as each read takes a millisecond.
+# Side of the tiles in which small chunks are read together, as each read takes a millisecond.
 _TILE_PX = 512
 
 
@@ -353,8 +365,8 @@ def _open_zarr(path: str) -> ZarrFolder:
 def _join_level_path(subfolder: str | None, path: str) -> str:
     """Return the path of a level relative to the Zarr folder.
 
-    `subfolder` is the path of the image, and `path` that of the level in it. Raise ValueError if
-    `path` is empty or leads outside the image.
+    `subfolder` is the path of the image in the folder, and `path` the path of the level in the
+    image. Raise ValueError if `path` is empty or leads outside the image.
     """
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or PurePosixPath(path).is_absolute():
@@ -373,22 +385,22 @@ class _ChunkLevel(OmeLevel):
         sizes = dict(zip(image.axes, shape, strict=True))
         check_single_plane(sizes)
         check_channels(image.channels, sizes.get("c", 1))
-        tile_y, tile_x = (_combined_side(length) for length in inner_chunks[-2:])
+        tile_y, tile_x = (_tile_side(length) for length in inner_chunks[-2:])
         super().__init__((sizes["x"], sizes["y"]), (tile_x, tile_y), array.dtype, cache)
-        self.check_tile(max(int(np.prod(inner_chunks[:-2])), sizes.get("c", 1)))
+        self.check_tile_size(max(int(np.prod(inner_chunks[:-2])), sizes.get("c", 1)))
         self._array = array
-        self._leading = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
+        self._leading_index = tuple(slice(None) if axis == "c" else 0 for axis in image.axes[:-2])
 
     def read_values(self, index: int) -> NDArray[Any]:
         row, column = divmod(index, self.n_across)
-        y, x = row * self.tile[1], column * self.tile[0]
+        y, x = row * self.tile_size[1], column * self.tile_size[0]
         found = self._array[
-            (*self._leading, slice(y, y + self.tile[1]), slice(x, x + self.tile[0]))
+            (*self._leading_index, slice(y, y + self.tile_size[1]), slice(x, x + self.tile_size[0]))
         ]
         planes = np.asarray(found)
         return planes[..., None] if planes.ndim == 2 else planes.transpose(1, 2, 0)
 
 
-def _combined_side(chunk: int) -> int:
-    """Return the multiple of the side `chunk` nearest to _TILE_PX, but at least one chunk."""
-    return int(chunk) * max(1, round(_TILE_PX / max(1, int(chunk))))
+def _tile_side(chunk_side: int) -> int:
+    """Return the side of a tile of whole chunks: the multiple of a chunk nearest to _TILE_PX."""
+    return int(chunk_side) * max(1, round(_TILE_PX / max(1, int(chunk_side))))

@@ -32,11 +32,13 @@ _MICROMETRES = {
     **{"micron": 1.0, "nanometer": 1e-3, "picometer": 1e-6, "å": 1e-4, "angstrom": 1e-4},
     **{"in": 25_400.0, "inch": 25_400.0},
 }
-_COLOURS = (("r", "red", "ff0000"), ("g", "green", "00ff00"), ("b", "blue", "0000ff"))
+_RGB_CHANNELS = (("r", "red", "ff0000"), ("g", "green", "00ff00"), ("b", "blue", "0000ff"))
 # Default names that programs give to channels.
-_UNNAMED = re.compile(r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE)
-_MAX_NAMED = 4
-_VERSIONS = ("0.4", "0.5")
+_DEFAULT_CHANNEL_NAME = re.compile(
+    r"(channel|ch|c|image)?[\s:_#-]*\d*([\s:_#-]+\d+)*", re.IGNORECASE
+)
+_MAX_LISTED_CHANNELS = 4
+_OME_ZARR_VERSIONS = ("0.4", "0.5")
 _AXES = "tczyx"
 
 
@@ -56,8 +58,8 @@ class Channel:
 
     Attributes
     ----------
-    name : name of the channel, or empty
-    colour : six hexadecimal digits, or empty
+    name : name of the channel; "" if it has none
+    colour : six hexadecimal digits (RGB); "" if the metadata state none
     is_fluorescence : whether the metadata state that the channel is fluorescence
     """
 
@@ -67,25 +69,29 @@ class Channel:
 
     def could_be_colour(self, index: int) -> bool:
         """Return whether the channel may be red (`index` 0), green (1) or blue (2)."""
-        name, colour = self.name.strip().lower(), _COLOURS[index]
+        name, colour = self.name.strip().lower(), _RGB_CHANNELS[index]
         if self.is_fluorescence:
             return False
         if name in colour:
             return True
-        return bool(_UNNAMED.fullmatch(name)) and self.colour.lower() in ("", "ffffff", colour[2])
+        return bool(_DEFAULT_CHANNEL_NAME.fullmatch(name)) and self.colour.lower() in (
+            "",
+            "ffffff",
+            colour[2],
+        )
 
 
 def check_channels(channels: list[Channel], n_channels: int) -> None:
     """Raise UnreadableContentError unless the channels are red, green and blue, or grey.
 
-    `channels` may have fewer or more entries than the image has channels.
+    The metadata in `channels` may have fewer or more entries than `n_channels`.
     """
     shown = channels[:n_channels]
     if n_channels == 3 and all(channel.could_be_colour(at) for at, channel in enumerate(shown)):
         return
     if n_channels == 1 and not any(channel.is_fluorescence for channel in shown):
         return
-    names = [channel.name for channel in shown if channel.name][:_MAX_NAMED]
+    names = [channel.name for channel in shown if channel.name][:_MAX_LISTED_CHANNELS]
     more = ", …" if names and n_channels > len(names) else ""
     named = f" ({', '.join(names)}{more})" if names else ""
     plural = "channel" if n_channels == 1 else "channels"
@@ -98,7 +104,7 @@ def check_channels(channels: list[Channel], n_channels: int) -> None:
 def check_single_plane(sizes: dict[str, int]) -> None:
     """Raise UnreadableContentError if the image has several focal planes (z) or time points (t).
 
-    `sizes` is the length of each axis by its letter.
+    `sizes` maps the letter of each axis to the length of the axis.
     """
     labels = {"z": "focal planes (z)", "t": "time points (t)"}
     for letter, label in labels.items():
@@ -118,7 +124,7 @@ class OmeImage:
     Attributes
     ----------
     mpp : known values of µm per pixel along x and y
-    channels : channel of each sample of a pixel
+    channels : metadata of the channel of each sample of a pixel
     is_whole : whether all pixels of the image are in this file
     """
 
@@ -136,9 +142,9 @@ def read_ome_xml(text: str) -> list[OmeImage]:
 
 
 def _is_whole(pixels: ElementTree.Element, file_uuid: str | None) -> bool:
-    """Return whether all parts of an image are in the file with this UUID.
+    """Return whether all parts of an image are in the file with the UUID `file_uuid`.
 
-    UUIDs are compared, as files may have been renamed.
+    UUIDs are compared, not names, as files may have been renamed.
     """
     named = {(element.text or "").strip() for element in pixels.findall("{*}TiffData/{*}UUID")}
     return len(named) < 2 if file_uuid is None else named <= {file_uuid}
@@ -156,7 +162,7 @@ def _xml_mpp(pixels: ElementTree.Element) -> list[float]:
 
 
 def _xml_channels(pixels: ElementTree.Element) -> list[Channel]:
-    """Return the channel of each sample; the samples of an RGB channel have no name and colour."""
+    """Return the channel of each sample; samples of an RGB channel have no name and no colour."""
     found: list[Channel] = []
     for channel in pixels.findall("{*}Channel"):
         n_samples = int(channel.get("SamplesPerPixel", "1"))
@@ -188,7 +194,7 @@ class Multiscale:
     axes : letters of the axes in order, such as "cyx"
     mpp : known values of µm per pixel along x and y
     channels : metadata of the channels, possibly incomplete
-    scale_without_unit : scale along x and y if these axes have no unit; else empty
+    scale_without_unit : scale along x and y if these axes have no unit; otherwise empty
     """
 
     paths: list[str]
@@ -199,7 +205,7 @@ class Multiscale:
 
 
 def first_image_path(attributes: Mapping[str, Any]) -> str | None:
-    """Return the path of the first of several images in a Zarr folder; None for a single image."""
+    """Return the path of the first image of a Zarr folder; None if the folder is the image."""
     ome = ome_attributes(attributes)
     if "plate" in ome:
         raise UnreadableContentError(
@@ -224,9 +230,9 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
         )
     found = ome["multiscales"][0]
     version = str(ome.get("version") or found.get("version") or "0.4")
-    if version not in _VERSIONS:
+    if version not in _OME_ZARR_VERSIONS:
         raise UnreadableContentError(
-            f"has version {version} of OME-Zarr; supported are {' and '.join(_VERSIONS)}"
+            f"has version {version} of OME-Zarr; supported are {' and '.join(_OME_ZARR_VERSIONS)}"
         )
     axes = found["axes"]
     letters = "".join(str(axis["name"]).lower() for axis in axes)
@@ -249,12 +255,9 @@ def read_multiscale(attributes: Mapping[str, Any]) -> Multiscale:
     )
 
 
-def _read_scale(part: Mapping[str, Any]) -> list[float]:
-    """Return the scale of each axis in the coordinate transformations of a level or image.
-
-    The list is empty if there is no scale.
-    """
-    for transform in part.get("coordinateTransformations", ()):
+def _read_scale(metadata: Mapping[str, Any]) -> list[float]:
+    """Return the scale of each axis from the metadata of a level or image; empty if none."""
+    for transform in metadata.get("coordinateTransformations", ()):
         if transform.get("type") == "scale" and "scale" in transform:
             return [float(number) for number in transform["scale"]]
     return []
@@ -291,18 +294,18 @@ class OmeLevel(TiledLevel):
         The tile is cropped at the border of the level. n_samples is 1 (grey), 3 (RGB) or 4 (RGBA).
         """
 
-    def check_tile(self, n_samples: int) -> None:
-        """Raise UnreadableContentError if tiles of `n_samples` per pixel are too large."""
-        n_bytes = self.tile[0] * self.tile[1] * n_samples * self.dtype.itemsize
+    def check_tile_size(self, n_samples: int) -> None:
+        """Raise UnreadableContentError if tiles with `n_samples` values per pixel are too large."""
+        n_bytes = self.tile_size[0] * self.tile_size[1] * n_samples * self.dtype.itemsize
         if n_bytes > MAX_TILE_BYTES:
             raise UnreadableContentError(
-                f"has tiles of {self.tile[0]} x {self.tile[1]} pixels ({n_bytes >> 20} MiB); "
-                f"at most {MAX_TILE_BYTES >> 20} MiB are supported; save it again with tiles "
-                "of 512 x 512"
+                f"has tiles of {self.tile_size[0]} x {self.tile_size[1]} pixels "
+                f"({n_bytes >> 20} MiB); at most {MAX_TILE_BYTES >> 20} MiB are supported; save "
+                "it again with tiles of 512 x 512"
             )
 
     def max_pixel_value(self) -> int:
-        """Return the maximum pixel value of the level; all tiles are read."""
+        """Return the maximum pixel value of the level, after reading all tiles."""
         found = (self.read_values(index) for index in range(self.n_across * self.n_down))
         return max((int(tile.max(initial=0)) for tile in found if tile is not None), default=0)
 
@@ -348,16 +351,16 @@ class OmeBackend:
         }
 
     def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
-        """Return the pixels of a tile, not resampled; see `SlideBackend.read_region`."""
+        """Return the pixels of a tile before resampling; see `SlideBackend.read_region`."""
         pixels = self.levels[tile.level].region(tile.x, tile.y, tile.width, tile.height)
         return Image.frombuffer("RGBX", (tile.width, tile.height), pixels, "raw", "RGBX", 0, 1)
 
 
 def _select_levels(levels: Sequence[OmeLevel]) -> list[OmeLevel]:
-    """Return the first level and the levels that are reductions of it, by decreasing size.
+    """Return the first level and its reductions, by decreasing size.
 
-    Levels that are not smaller than their predecessor, or differ from the first level in aspect
-    ratio or data type, are omitted.
+    A level is omitted if it is not smaller than its predecessor, or differs from the first level in
+    aspect ratio or data type.
     """
     found = [levels[0]]
     for level in levels[1:]:

@@ -27,7 +27,7 @@ from .file_types import ImageError, is_zarr
 from .memory_image import ImageLike, MemoryImage
 from .source import open_image
 
-_MAX_RATIO = 1.1  # maximum ratio of pixel sizes that are regarded as equal
+_MAX_EQUAL_RATIO = 1.1  # maximum ratio of pixel sizes that are regarded as equal
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PixelSize:
         """Pixel size specified in a table or an option; None if it has another origin."""
         return self.mpp if self.origin in ("table", "command") else None
 
-    def assuming(self, trained_mpp: float | None) -> PixelSize:
+    def with_assumed_mpp(self, trained_mpp: float | None) -> PixelSize:
         """Return this pixel size or, if it is unknown, `trained_mpp` with origin "assumed"."""
         if self.mpp is None and trained_mpp is not None:
             return replace(self, mpp=trained_mpp, origin="assumed")
@@ -64,13 +64,13 @@ class PixelSize:
 
 @dataclass(frozen=True)
 class PixelSizeOption:
-    """Pixel size specified by the user, in µm per level-0 pixel; None if not specified.
+    """Pixel sizes specified by the user, in µm per level-0 pixel; None if not specified.
 
     Attributes
     ----------
-    default : used if neither a table nor the file states a pixel size
-    table : value for this image in a table; takes precedence over the file
-    override : takes precedence over all others
+    default : pixel size of images for which neither a table nor the file states one
+    table : pixel size of this image in a table; takes precedence over the file
+    override : pixel size that takes precedence over the table and the file
     """
 
     default: float | None = None
@@ -80,7 +80,7 @@ class PixelSizeOption:
     def __post_init__(self) -> None:
         for name, value in (("mpp", self.default), ("mpp", self.table), ("mpp", self.override)):
             if value is not None:
-                check_number(name, value, above=True)
+                check_number(name, value, exclusive=True)
 
     @classmethod
     def from_mpp(cls, mpp: MppLike) -> PixelSizeOption:
@@ -88,7 +88,7 @@ class PixelSizeOption:
 
         Parameters
         ----------
-        mpp : number, which becomes `default`; option, which is returned unchanged; or None
+        mpp : number, used as `default`; PixelSizeOption, returned unchanged; or None
 
         Returns
         -------
@@ -96,10 +96,10 @@ class PixelSizeOption:
         """
         return mpp if isinstance(mpp, PixelSizeOption) else cls(default=mpp)
 
-    def with_table(self, mpp: float | None) -> PixelSizeOption:
-        """Return the option for one image of a table, reduced to the value that applies to it.
+    def with_table_mpp(self, mpp: float | None) -> PixelSizeOption:
+        """Return the option for one image of a table, with only the value that takes precedence.
 
-        This is `override` if it is set, else the value of the table, else `default`.
+        This value is `override` if it is set, else the value of the table, else `default`.
 
         Parameters
         ----------
@@ -114,12 +114,12 @@ class PixelSizeOption:
         option = replace(self, table=self.table if mpp is None else mpp)
         return option if option.table is None else PixelSizeOption(table=option.table)
 
-    def at(self, path: ImageLike) -> PixelSize:
+    def resolve(self, path: ImageLike) -> PixelSize:
         """Return the pixel size of an image, reading its header if necessary.
 
         Parameters
         ----------
-        path : image
+        path : path of the image, or an in-memory image
 
         Returns
         -------
@@ -139,15 +139,15 @@ class PixelSizeOption:
             return PixelSize(stated, "file")
         if self.default is not None:
             return PixelSize(self.default, "command")
-        return PixelSize(None, "unknown", size_hint(path))
+        return PixelSize(None, "unknown", pixel_size_hint(path))
 
 
 MppLike = float | PixelSizeOption | None  # a number is the default of an option
 
 
 def file_pixel_size(path: ImageLike) -> float | None:
-    """Return µm per pixel as stated by an image, cached until the file changes; None if unknown."""
-    return path.mpp if isinstance(path, MemoryImage) else _read_size(path)[0]
+    """Return µm per pixel as stated by an image; None if unknown. Cached until the file changes."""
+    return path.mpp if isinstance(path, MemoryImage) else _read_mpp_and_scale(path)[0]
 
 
 def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
@@ -157,19 +157,19 @@ def recorded_pixel_size(row: Mapping[str, Any]) -> PixelSize:
     """
     size = PixelSize(row["mpp"], row["mpp_from"])
     try:
-        return replace(size, hint=size_hint(Path(row["path"])) if size.is_guessed else "")
+        return replace(size, hint=pixel_size_hint(Path(row["path"])) if size.is_guessed else "")
     except ImageError:  # the file was moved or deleted
         return size
 
 
-def size_hint(path: ImageLike) -> str:
+def pixel_size_hint(path: ImageLike) -> str:
     """Return a note on a scale that may be the pixel size of an image; "" if there is none.
 
-    Such a scale is that of an OME-Zarr whose axes have no unit.
+    Only an OME-Zarr whose axes have no unit has such a scale.
     """
     if isinstance(path, MemoryImage) or not is_zarr(path):
         return ""
-    scale = _read_size(path)[1]
+    scale = _read_mpp_and_scale(path)[1]
     if scale is None:
         return ""
     return (
@@ -177,7 +177,7 @@ def size_hint(path: ImageLike) -> str:
     )
 
 
-def _read_size(path: Path) -> tuple[float | None, str | None]:
+def _read_mpp_and_scale(path: Path) -> tuple[float | None, str | None]:
     """Return µm per pixel, and the scale of an OME-Zarr without a unit; each is None if unknown."""
     state = repr(file_key(path)) if exists(path) else ""
     return _read_cached(str(path), state)
@@ -202,7 +202,7 @@ def pixel_size_advice() -> str:
 
 
 def first_hint(sizes: Sequence[PixelSize]) -> str:
-    """Return text with the first hint and the number of other hints, to append to a message.
+    """Return the first hint and the number of other hints, as text to append to a message.
 
     The text is "" if no pixel size has a hint.
     """
@@ -211,9 +211,9 @@ def first_hint(sizes: Sequence[PixelSize]) -> str:
     return f". {hints[0]}{more}" if hints else ""
 
 
-def is_mixed(sizes: Sequence[float]) -> bool:
+def have_mixed_pixel_sizes(sizes: Sequence[float]) -> bool:
     """Return whether the pixel sizes (at least one) differ by more than 10 %."""
-    return max(sizes) > _MAX_RATIO * min(sizes)
+    return max(sizes) > _MAX_EQUAL_RATIO * min(sizes)
 
 
 def size_warnings(

@@ -2,8 +2,8 @@
 
 Files do not state which value is white. For pixels of more than 8 bits, white is the smallest of
 255, 4095 (12-bit cameras) and 65535 that is not less than the maximum pixel value; for floating
-point also 1. These values differ by a factor of 16 or more, so that a dark image is not mistaken
-for one of another range. Floating-point values between white and twice white count as white.
+point it may also be 1. These values are far apart, so that a dark image rarely gets a lower one.
+Floating-point values between white and twice white count as white.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-_WHITES = (255, 4095, 65535)
+_WHITE_LEVELS = (255, 4095, 65535)
 _ROUNDING = 1e-3  # relative rounding error of floats below 0 and above 65535
 _OVERSHOOT = 2  # maximum of floats after resizing or sharpening, as a multiple of white
-_SWAPPED = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little" else "16L"}
+_SWAPPED_ORDER = {"16L": "16B", "16B": "16L", "16N": "16B" if sys.byteorder == "little" else "16L"}
 _N_BANDS = 3
 
 
 def white_level(path: Path, low: float, high: float, *, is_float: bool = False) -> float:
-    """Return the value of white for an image with this range of values; see the module docstring.
+    """Return the pixel value of white for this range of values; see the module docstring.
 
     Parameters
     ----------
     path : file, for messages
-    low, high : minimum and maximum of the pixel values
+    low : minimum of the pixel values
+    high : maximum of the pixel values
     is_float : whether the values are floating-point numbers
 
     Raises
@@ -60,8 +61,8 @@ def white_level(path: Path, low: float, high: float, *, is_float: bool = False) 
         If a value is negative or larger than 65535.
     """
     rounding = _ROUNDING if is_float else 0.0
-    for white in (1, *_WHITES) if is_float else _WHITES:
-        overshoots = is_float and white < high < _OVERSHOOT * white and white != _WHITES[-1]
+    for white in (1, *_WHITE_LEVELS) if is_float else _WHITE_LEVELS:
+        overshoots = is_float and white < high < _OVERSHOOT * white and white != _WHITE_LEVELS[-1]
         if low >= -rounding * high and (high <= (1 + rounding) * white or overshoots):
             return float(white)
     raise ImageError(
@@ -79,8 +80,8 @@ def to_8_bits(values: NDArray[Any], white: float) -> NDArray[np.uint8]:
 # --- 16-bit colours, of which Pillow keeps the upper 8 bits -------------------------------------
 
 
-def is_wide_colour(image: Any) -> bool:
-    """Return whether a Pillow image, not loaded yet, has 16-bit colours."""
+def has_16bit_colours(image: Any) -> bool:
+    """Return whether a Pillow image that is not loaded yet has 16-bit colours."""
     has_tiles = bool(getattr(image, "tile", ()))
     return image.mode in ("RGB", "RGBA") and has_tiles and "16" in _raw_mode(image)
 
@@ -99,14 +100,14 @@ def fix_planar_16bit(image: Any) -> None:
     ]
 
 
-def decode_low_bytes(image: Any) -> None:
-    """Make Pillow decode the lower instead of the upper bytes of 16-bit colours."""
-    byte_order = _raw_mode(image)[-3:]
-    image.tile = [_with_raw_mode(tile, byte_order, _SWAPPED[byte_order]) for tile in image.tile]
+def select_low_bytes(image: Any) -> None:
+    """Change the raw mode so that Pillow decodes the lower bytes of 16-bit colours."""
+    order = _raw_mode(image)[-3:]
+    image.tile = [_replace_raw_mode(tile, order, _SWAPPED_ORDER[order]) for tile in image.tile]
 
 
 def combine_bytes(path: Path, high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return 16-bit colours, passed as upper and lower bytes, scaled to 8 bits."""
+    """Combine the upper and lower bytes of 16-bit colours, and scale the colours to 8 bits."""
     values = high.astype(np.uint16) * 256 + low
     return to_8_bits(values, white_level(path, 0, int(values.max(initial=0))))
 
@@ -116,7 +117,7 @@ def _raw_mode(image: Any) -> str:
     return str(args if isinstance(args, str) else args[0])
 
 
-def _with_raw_mode(tile: Any, old: str, new: str) -> Any:
+def _replace_raw_mode(tile: Any, old: str, new: str) -> Any:
     if isinstance(tile.args, str):
         return tile._replace(args=tile.args.replace(old, new))
     return tile._replace(args=(tile.args[0].replace(old, new), *tile.args[1:]))
@@ -125,8 +126,8 @@ def _with_raw_mode(tile: Any, old: str, new: str) -> Any:
 # --- floating point -----------------------------------------------------------------------------
 
 
-def read_float_page(path: Path) -> dict[str, Any] | None:
-    """Return metadata of the first page of a floating-point TIFF; None for any other file.
+def read_float_metadata(path: Path) -> dict[str, Any] | None:
+    """Return the metadata of the first page of a floating-point TIFF; None for other files.
 
     The keys are size (width, height), tags (values by code) and n_bytes (memory of the pixels).
     """
@@ -137,7 +138,7 @@ def read_float_page(path: Path) -> dict[str, Any] | None:
             page: Any = file.pages[0]
             if page.dtype is None or page.dtype.kind != "f":
                 return None
-            tags = {tag.code: _number(tag.value) for tag in page.tags}
+            tags = {tag.code: divide_rational(tag.value) for tag in page.tags}
             size = page.imagewidth, page.imagelength
             return {"size": size, "tags": tags, "n_bytes": int(page.nbytes)}
     except MemoryError:
@@ -146,7 +147,7 @@ def read_float_page(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _number(value: Any) -> Any:
+def divide_rational(value: Any) -> Any:
     """Return the quotient of a (numerator, denominator) pair; other values unchanged."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and value[1]
     return value[0] / value[1] if is_pair else value
@@ -170,7 +171,7 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
     Raises
     ------
     ImageError
-        If the shape or the values are not those of an image.
+        If the shape or the range of the values is not that of an image.
     """
     if values.ndim == 3 and values.shape[0] == _N_BANDS != values.shape[2]:
         values = np.moveaxis(values, 0, -1)  # stored plane by plane
@@ -187,18 +188,18 @@ def floats_to_8_bits(path: Path, values: NDArray[Any]) -> NDArray[np.uint8]:
     return to_8_bits(values, white_level(path, low, high, is_float=True))
 
 
-_ORIENTATION = 274
+_ORIENTATION_TAG = 274
 _STRIP_ROWS = 256
 
 
 def exif_orientation(exif: Image.Exif) -> int:
     """Return the EXIF orientation, from 1 (upright) to 8."""
-    value = exif.get(_ORIENTATION, 1)
+    value = exif.get(_ORIENTATION_TAG, 1)
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 class DecodedImage:
-    """Decoded image, whose regions are rotated by EXIF and converted to 8-bit RGB on white.
+    """Decoded image, read as 8-bit RGB on a white background, rotated according to EXIF.
 
     Parameters
     ----------
@@ -286,9 +287,9 @@ MAX_PIXELS = 500_000_000
 # Maximum bytes of pixels per byte of file: deflate and JPEG reach 1,000, LZW 2,000.
 MAX_COMPRESSION_RATIO = 3000
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF")
-WIDTH, HEIGHT = 256, 257  # codes of TIFF tags, like the next two lines
-_ROWS_PER_STRIP, _SAMPLES, _BITS = 278, 277, 258
-_X_RESOLUTION, _Y_RESOLUTION, _RESOLUTION_UNIT = 282, 283, 296
+WIDTH_TAG, HEIGHT_TAG = 256, 257
+_ROWS_PER_STRIP_TAG, _SAMPLES_TAG, _BITS_TAG = 278, 277, 258
+_X_RESOLUTION_TAG, _Y_RESOLUTION_TAG, _RESOLUTION_UNIT_TAG = 282, 283, 296
 _MICRONS = {2: 25_400.0, 3: 10_000.0}  # by resolution unit: inch and centimetre
 # Pixel sizes outside this range are defaults of programs: 72 dpi is 353 µm, and one pixel per unit
 # is at least 10,000 µm.
@@ -297,8 +298,8 @@ _MIN_MPP, _MAX_MPP = 0.05, 20.0
 
 # Bytes per pixel in Pillow; other modes take 4.
 _BYTES_OF_MODE = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
-_MAX_MESSAGE = 300
-TWELVE_BITS = 16  # upper bytes of 12-bit values are less than this
+_MAX_MESSAGE_LENGTH = 300
+TWELVE_BIT_LIMIT = 16  # the upper byte of a 12-bit value is less than this
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,7 @@ def read_header(path: Path) -> ImageHeader:
                     _displayed_size(image), tiff_mpp(tiff_tags(image)), decoded_bytes(image)
                 )
     except UnknownImageError:
-        if read_float_page(path) is None:
+        if read_float_metadata(path) is None:
             raise
     return _float_header(path)
 
@@ -347,34 +348,34 @@ def decode(path: Path) -> DecodedImage:
                 _check_compression_ratio(path, image)
                 check_memory(path, image.size, decoded_bytes(image) + _working_bytes(image))
                 fix_planar_16bit(image)
-                is_wide = is_wide_colour(image)
+                has_wide_colours = has_16bit_colours(image)
                 image.load()
-                if is_wide and max_colour_value(image) < TWELVE_BITS:
+                if has_wide_colours and max_colour_value(image) < TWELVE_BIT_LIMIT:
                     _fill_low_bytes(path, image)
                 return DecodedImage(path, image)
     except UnknownImageError:
-        if read_float_page(path) is None:
+        if read_float_metadata(path) is None:
             raise
     return _decode_floats(path)
 
 
 def max_colour_value(image: Image.Image) -> int:
-    """Return the maximum of red, green and blue."""
+    """Return the maximum value of red, green and blue in an image."""
     bands: Any = image.getextrema()
     return int(max(most for _, most in bands[:3]))
 
 
 def _fill_low_bytes(path: Path, image: Image.Image) -> None:
-    """Correct an image of 16-bit colours that use only 12 bits.
+    """Add the lower bytes to 16-bit colours that use only 12 bits, and scale them to 8 bits.
 
-    Pillow decodes the upper 8 bits; the lower 8 bits are decoded separately.
+    Pillow decodes only the upper bytes; this function decodes the lower bytes.
     """
     from PIL import Image
 
     check_memory(path, image.size, 20 * image.width * image.height)
     with open_pillow(path) as low_image:
         fix_planar_16bit(low_image)
-        decode_low_bytes(low_image)
+        select_low_bytes(low_image)
         low_image.load()
         high, low = np.asarray(image), np.asarray(low_image)
     # Transparency may have another range than the colours.
@@ -383,14 +384,14 @@ def _fill_low_bytes(path: Path, image: Image.Image) -> None:
 
 
 def _float_header(path: Path) -> ImageHeader:
-    page = _read_float_page(path)
+    page = _require_float_metadata(path)
     _check_size(path, page["size"])
-    with _describe_error(path):
+    with _convert_errors(path):
         return ImageHeader(page["size"], tiff_mpp(page["tags"]), 4 * math.prod(page["size"]))
 
 
-def _read_float_page(path: Path) -> dict[str, Any]:
-    page = read_float_page(path)
+def _require_float_metadata(path: Path) -> dict[str, Any]:
+    page = read_float_metadata(path)
     if page is None:
         raise ImageError(f"{path}: the image is damaged; copy it again")
     return page
@@ -399,11 +400,11 @@ def _read_float_page(path: Path) -> dict[str, Any]:
 def _decode_floats(path: Path) -> DecodedImage:
     from PIL import Image
 
-    header, page = _float_header(path), _read_float_page(path)
+    header, page = _float_header(path), _require_float_metadata(path)
     if page["n_bytes"] > MAX_COMPRESSION_RATIO * os.path.getsize(path):
         raise ImageError(f"{path}: the file is truncated; copy it again")
     check_memory(path, header.size, 4 * page["n_bytes"] + header.n_bytes)
-    with _describe_error(path):
+    with _convert_errors(path):
         pixels = read_floats(path)
     if pixels.shape[1::-1] != header.size:
         raise ImageError(f"{path}: the image is damaged; copy it again")
@@ -418,7 +419,7 @@ def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Imag
     try:
         # Not by name: Pillow would map the file, and crash if it is truncated during the read.
         with (
-            _describe_error(path),
+            _convert_errors(path),
             _pillow_limit_suspended(),
             open(path, "rb") as file,
             Image.open(file, "r", formats) as image,
@@ -432,7 +433,7 @@ def open_pillow(path: Path, formats: tuple[str, ...] = FORMATS) -> Iterator[Imag
 
 
 @contextmanager
-def _describe_error(path: Path) -> Iterator[None]:
+def _convert_errors(path: Path) -> Iterator[None]:
     """Convert exceptions of a decoder to ImageError.
 
     UnidentifiedImageError is not converted, so that the caller can try other formats.
@@ -448,7 +449,7 @@ def _describe_error(path: Path) -> Iterator[None]:
             f"{path}: permission denied; change the permissions of the file"
         ) from error
     except Exception as error:  # decoders raise many types: OSError, SyntaxError, struct.error, …
-        reason = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
+        reason = " ".join(str(error).split())[:_MAX_MESSAGE_LENGTH] or type(error).__name__
         raise ImageError(
             f"{path}: the image is damaged or truncated ({reason}); copy it again"
         ) from error
@@ -460,7 +461,7 @@ def _describe_error(path: Path) -> Iterator[None]:
 def check_memory(path: Path, size: tuple[int, int], n_bytes: int) -> None:
     """Raise InsufficientMemoryError if less than `n_bytes` of memory are free to decode an image.
 
-    The path and the `size` (width, height) are for the message.
+    `path` and `size` (width, height) are for the message.
     """
     available = available_bytes()
     if available is not None and n_bytes > available:
@@ -484,8 +485,8 @@ def _working_bytes(image: Image.Image) -> int:
         return 2 * area * sum(factors) // max(factors, default=1)
     if image.format == "TIFF":
         tags = tiff_tags(image)
-        rows = min(image.height, tags.get(_ROWS_PER_STRIP, image.height))
-        depth = tags.get(_SAMPLES, 1) * max(tags.get(_BITS, (8,))) / 8
+        rows = min(image.height, tags.get(_ROWS_PER_STRIP_TAG, image.height))
+        depth = tags.get(_SAMPLES_TAG, 1) * max(tags.get(_BITS_TAG, (8,))) / 8
         rotated_bytes = decoded_bytes(image) if _orientation(image) > 1 else 0
         return int(rows * image.width * depth) + rotated_bytes
     return 0
@@ -521,28 +522,28 @@ def _check_compression_ratio(path: Path, image: Image.Image) -> None:
 
 
 class _PixelLimit:
-    """Number of active contexts `_pillow_limit_suspended`, and the limit that the last restores."""
+    """State of `_pillow_limit_suspended`: number of active contexts, and Pillow's own limit."""
 
     lock = threading.Lock()
-    users = 0
+    n_contexts = 0
     saved: int | None = None
 
 
 @contextmanager
 def _pillow_limit_suspended() -> Iterator[None]:
-    """Suspend Pillow's global pixel limit; `_check_size` checks a higher one."""
+    """Suspend Pillow's global pixel limit; `_check_size` applies a higher limit."""
     from PIL import Image
 
     with _PixelLimit.lock:
-        if _PixelLimit.users == 0:
+        if _PixelLimit.n_contexts == 0:
             _PixelLimit.saved, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-        _PixelLimit.users += 1
+        _PixelLimit.n_contexts += 1
     try:
         yield
     finally:
         with _PixelLimit.lock:
-            _PixelLimit.users -= 1
-            if _PixelLimit.users == 0:
+            _PixelLimit.n_contexts -= 1
+            if _PixelLimit.n_contexts == 0:
                 Image.MAX_IMAGE_PIXELS = _PixelLimit.saved
 
 
@@ -559,7 +560,7 @@ def _displayed_size(image: Image.Image) -> tuple[int, int]:
     # Tags take precedence: whether `size` of a TIFF is before or after the rotation depends on
     # the version of Pillow.
     tags = tiff_tags(image)
-    width, height = tags.get(WIDTH, image.width), tags.get(HEIGHT, image.height)
+    width, height = tags.get(WIDTH_TAG, image.width), tags.get(HEIGHT_TAG, image.height)
     return (height, width) if _orientation(image) >= 5 else (width, height)
 
 
@@ -572,8 +573,8 @@ def _orientation(image: Image.Image) -> int:
 
 def tiff_mpp(tags: Mapping[int, Any]) -> float | None:
     """Return µm per pixel from the tags of a TIFF; None if missing or implausible."""
-    microns = _MICRONS.get(tags.get(_RESOLUTION_UNIT, 2))
-    resolutions = [float(tags.get(tag, math.nan)) for tag in (_X_RESOLUTION, _Y_RESOLUTION)]
+    microns = _MICRONS.get(tags.get(_RESOLUTION_UNIT_TAG, 2))
+    resolutions = [float(tags.get(tag, math.nan)) for tag in (_X_RESOLUTION_TAG, _Y_RESOLUTION_TAG)]
     if microns is None or not all(resolution > 0 for resolution in resolutions):
         return None
     return plausible_mpp([microns / resolution for resolution in resolutions])

@@ -17,7 +17,7 @@ from .resampling import (
     MAX_TILE_PX,
     Box,
     ResampleTile,
-    is_integer_grid,
+    are_whole_numbers,
     resize,
     split_range,
 )
@@ -62,7 +62,7 @@ class RegionReader(ABC, Generic[Handle]):
     def _close(self, handle: Handle) -> None: ...
 
     @abstractmethod
-    def _level(self, downsample: float) -> tuple[int, float]:
+    def _select_level(self, downsample: float) -> tuple[int, float]:
         """Return the level to read for a reduction by `downsample`, and the level's downsample."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class RegionReader(ABC, Generic[Handle]):
         height = check_whole_number("height", height, 1)
         downsample = check_number("downsample", downsample, low=1)
         shape = max(1, round(height / downsample)), max(1, round(width / downsample))
-        level, scale = self._level(downsample)
+        level, scale = self._select_level(downsample)
         box = x / scale, y / scale, (x + width) / scale, (y + height) / scale
         level_size = tuple(side / scale for side in self.size)
         return self._reduce(self._open_handle(), level, box, shape, level_size)
@@ -87,8 +87,8 @@ class RegionReader(ABC, Generic[Handle]):
         return self.read(0, 0, *self.size, max(1.0, max(self.size) / longest_side))
 
     def is_region_invariant(self, downsample: float) -> bool:
-        """Return whether reduced pixels do not depend on the region; see `ImageSource`."""
-        scale = self._level(downsample)[1]
+        """Return whether reduced pixels are independent of the region; see `ImageSource`."""
+        scale = self._select_level(downsample)[1]
         return float(scale).is_integer() and (downsample / scale).is_integer()
 
     def _reduce(
@@ -111,7 +111,7 @@ class RegionReader(ABC, Generic[Handle]):
             reduced = self._reduce(handle, level, box, finer, level_size)
             return np.array(resize(Image.fromarray(reduced), shape))
         pixels = np.empty((*shape, 3), np.uint8)
-        is_integer = is_integer_grid(*box, *steps)
+        is_integer = are_whole_numbers(*box, *steps)
         max_px = MAX_BLOCK_TILE_PX if is_integer else MAX_TILE_PX
         for rows in split_range(shape[0], steps[0], max_px):
             top, bottom = (box[1] + row * steps[0] for row in (rows.start, rows.stop))

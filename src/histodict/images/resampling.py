@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
-# Maximum side, in pixels of the level, of a tile that is reduced at once: 16 MB as RGBA.
+# Maximum side of a tile that is reduced at once, in pixels of the level: 16 MB as RGBA.
 MAX_TILE_PX = 2048
-# The same for block means, which do not depend on how an image is divided. A batch of patches at
-# half scale and its margin fit in one tile.
+# Maximum side for block means, which do not depend on how an image is divided. A batch of patches
+# at half scale and its margin fit in one tile.
 MAX_BLOCK_TILE_PX = 2304
-# Up to this block size Pillow's `reduce` is exact, and several times as fast as `resize`.
-_SMALL_BLOCK = 1024
+# Up to this number of pixels in a block, Pillow's `reduce` is exact and faster than `resize`.
+_MAX_REDUCE_PIXELS = 1024
 
 
 def split_range(length: int, step: float, max_px: int) -> list[slice]:
@@ -43,17 +43,17 @@ def split_range(length: int, step: float, max_px: int) -> list[slice]:
 
 
 def padded_range(start: float, stop: float, margin: float, length: float) -> tuple[int, int]:
-    """Return the (first, end) pixel of the interval [start, stop) with a margin on both sides.
+    """Return the pixel range (first, end) of the interval [start, stop) with margins.
 
-    Both are rounded outwards. The margin is cut at the borders of the image, [0, length); the
-    interval itself is never cut.
+    Both limits are rounded outwards. The margins are cropped to the image, [0, length); the
+    interval itself is not.
     """
     first = max(math.floor(start - margin), min(math.floor(start), 0))
     last = min(math.ceil(stop + margin), max(math.ceil(stop), math.ceil(length)))
     return first, last
 
 
-def is_integer_grid(*numbers: float) -> bool:
+def are_whole_numbers(*numbers: float) -> bool:
     """Return whether all numbers are whole."""
     return all(float(number).is_integer() for number in numbers)
 
@@ -92,7 +92,7 @@ class ResampleTile(NamedTuple):
         level_size : (width, height) of the level
         """
         steps = (box[2] - box[0]) / shape[1], (box[3] - box[1]) / shape[0]
-        is_integer = is_integer_grid(*box, *steps)
+        is_integer = are_whole_numbers(*box, *steps)
         (x, right), (y, bottom) = (
             padded_range(
                 box[axis], box[axis + 2], 0 if is_integer else steps[axis], level_size[axis]
@@ -115,7 +115,7 @@ def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
 
     if width == height == 1:
         return image
-    if width * height <= _SMALL_BLOCK:
+    if width * height <= _MAX_REDUCE_PIXELS:
         return image.reduce((width, height))
     size = (image.width // width, image.height // height)
     return image.resize(size, Image.Resampling.BOX)
@@ -124,8 +124,8 @@ def block_means(image: Image.Image, width: int, height: int) -> Image.Image:
 def resize(image: Image.Image, shape: tuple[int, ...], box: Box | None = None) -> Image.Image:
     """Return a box of an image, resampled to `shape` (height, width) with a Hamming window.
 
-    The whole image is resampled if `box` is None. Unlike block means, this does not shift pixels if
-    the factor is not a whole number.
+    If `box` is None, the whole image is resampled. Unlike block means, this is also accurate for
+    factors that are not whole numbers.
     """
     from PIL import Image
 

@@ -29,14 +29,12 @@ if TYPE_CHECKING:
     from PIL import Image
     from tifffile import TiffPage
 
-    from .resampling import ResampleTile
-
 
 def level_downsamples(sizes: list[tuple[int, int]]) -> list[float]:
-    """Return the downsample of each level, from its (width, height), relative to the first.
+    """Return the downsample of each level relative to the first, from (width, height) of each.
 
-    A downsample is the mean of the ratios of widths and of heights. If a whole number explains both
-    sizes up to rounding to whole pixels, this number is returned instead.
+    A downsample is the mean of the ratio of the widths and the ratio of the heights. If a whole
+    number explains both sizes up to rounding to whole pixels, this number is returned instead.
     """
     return [_downsample(sizes[0], size) for size in sizes]
 
@@ -54,7 +52,7 @@ Pixels = NDArray[np.uint8]
 
 # Adjacent regions share the tiles at their borders, which are cached.
 _CACHE_BYTES = 40 * 2**20
-_RIM = 2  # width of the border in tiles
+_BORDER_TILES = 2  # width of this border in tiles
 
 
 class TileCache(LRUCache[Pixels]):
@@ -70,18 +68,19 @@ class TiledLevel(ABC):
     Attributes
     ----------
     size : (width, height) of the level in pixels
-    tile : (width, height) of a tile; the last tiles may extend beyond the level
-    n_across, n_down : number of tiles in a row and in a column
+    tile_size : (width, height) of a tile; the last tiles may extend beyond the level
+    n_across : number of tiles in a row
+    n_down : number of tiles in a column
     """
 
     def __init__(self, size: tuple[int, int], tile: tuple[int, int], cache: TileCache) -> None:
-        self.size, self.tile = size, tile
+        self.size, self.tile_size = size, tile
         self.n_across, self.n_down = (-(-a // b) for a, b in zip(size, tile, strict=True))
         self._cache = cache
 
     @abstractmethod
     def decode(self, index: int, out: Pixels) -> Pixels:
-        """Return the tile (height, width, 4) with a row-major index, in `out` or a new array."""
+        """Return a tile (height, width, 4) by its row-major index, in `out` or in a new array."""
 
     def region(self, x: int, y: int, width: int, height: int) -> Pixels:
         """Return the pixels (height, width, 4) of a region; the last channel is unused.
@@ -97,20 +96,23 @@ class TiledLevel(ABC):
         ends = min(x + width, self.size[0]), min(y + height, self.size[1])
         down, across = (
             range(max(0, start) // side, -(-max(0, end) // side))
-            for start, end, side in ((y, ends[1], self.tile[1]), (x, ends[0], self.tile[0]))
+            for start, end, side in (
+                (y, ends[1], self.tile_size[1]),
+                (x, ends[0], self.tile_size[0]),
+            )
         )
-        scratch = np.empty((self.tile[1], self.tile[0], 4), np.uint8)
+        scratch = np.empty((self.tile_size[1], self.tile_size[0], 4), np.uint8)
         for row in down:
-            from_rows, to_rows = _overlap(row, self.tile[1], y, ends[1])
+            from_rows, to_rows = _overlap(row, self.tile_size[1], y, ends[1])
             for column in across:
-                from_columns, to_columns = _overlap(column, self.tile[0], x, ends[0])
-                use_cache = _is_at_rim(row, down) or _is_at_rim(column, across)
-                tile = self._tile_at(row * self.n_across + column, use_cache, scratch)
+                from_columns, to_columns = _overlap(column, self.tile_size[0], x, ends[0])
+                use_cache = _is_at_border(row, down) or _is_at_border(column, across)
+                tile = self._get_tile(row * self.n_across + column, use_cache, scratch)
                 pixels[to_rows, to_columns] = tile[from_rows, from_columns]
         return pixels
 
-    def _tile_at(self, index: int, use_cache: bool, scratch: Pixels) -> Pixels:
-        """Return a tile by its row-major index; without cache, decode it into `scratch`."""
+    def _get_tile(self, index: int, use_cache: bool, scratch: Pixels) -> Pixels:
+        """Return a tile by its row-major index; if not `use_cache`, decode it into `scratch`."""
         key = id(self), index
         use_cache = use_cache and scratch.nbytes <= _CACHE_BYTES
         tile = self._cache.find(key)
@@ -122,25 +124,25 @@ class TiledLevel(ABC):
 
 
 def _overlap(index: int, side: int, start: int, end: int) -> tuple[slice, slice]:
-    """Return the overlap of a tile with a region [start, end) of an axis.
+    """Return the slices of a tile and of a region in which they overlap along one axis.
 
-    Return the slice of pixels of the tile, and the slice of pixels of the region. `side` is the
-    length of a tile.
+    `index` is the index of the tile along this axis and `side` its length. The region is
+    [start, end).
     """
     first, last = max(index * side, start), min((index + 1) * side, end)
     return slice(first - index * side, last - index * side), slice(first - start, last - start)
 
 
-def _is_at_rim(index: int, indices: range) -> bool:
-    return index < indices.start + _RIM or index >= indices.stop - _RIM
+def _is_at_border(index: int, tiles: range) -> bool:
+    return index < tiles.start + _BORDER_TILES or index >= tiles.stop - _BORDER_TILES
 
 
-# Formats with adjacent tiles and one TIFF directory per level.
-_VENDORS = ("aperio", "generic-tiff")
+# Vendors (as in OpenSlide) of formats with adjacent tiles and one TIFF directory per level.
+_TILED_VENDORS = ("aperio", "generic-tiff")
 _JPEG, _RGB, _YCBCR = 7, 2, 6
-_START, _END = b"\xff\xd8", b"\xff\xd9"
+_JPEG_START, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 # JPEG marker for RGB colours; TIFF has a tag instead.
-_COLOURS_ARE_RGB = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
+_RGB_MARKER = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 
 
 class JpegTileLevel(TiledLevel):
@@ -154,9 +156,9 @@ class JpegTileLevel(TiledLevel):
         self._lengths = np.array(page.databytecounts, np.int64)
         if not len(self._offsets) == len(self._lengths) == self.n_across * self.n_down:
             raise ValueError("the directory lists too few or too many tiles for the image size")
-        tables: bytes = page.jpegtables or _START + _END
-        colours = _COLOURS_ARE_RGB if page.photometric == _RGB else b""
-        self._head = _START + colours + tables[2:-2]
+        tables: bytes = page.jpegtables or _JPEG_START + _JPEG_END
+        colours = _RGB_MARKER if page.photometric == _RGB else b""
+        self._header = _JPEG_START + colours + tables[2:-2]
 
     def decode(self, index: int, out: Pixels) -> Pixels:
         """Decode a tile into `out`, as RGB in the first three channels."""
@@ -164,10 +166,10 @@ class JpegTileLevel(TiledLevel):
 
         length = int(self._lengths[index])
         data = os.pread(self._file, length, int(self._offsets[index])) if length > 0 else b""
-        if len(data) < 4 or len(data) != length or data[:2] != _START:
+        if len(data) < 4 or len(data) != length or data[:2] != _JPEG_START:
             raise ValueError("not a JPEG tile")
         tile: Pixels = decode_jpeg(
-            self._head + data[2:],
+            self._header + data[2:],
             "RGBX",
             fastdct=False,
             fastupsample=False,
@@ -182,13 +184,13 @@ class JpegTileLevel(TiledLevel):
 class JpegTileReader:
     """Levels of a slide whose JPEG tiles can be decoded one by one.
 
-    `levels` are the levels by OpenSlide's level number, without those that only OpenSlide can read.
+    `levels` maps OpenSlide's level numbers to levels, without those that only OpenSlide can read.
     """
 
     def __init__(self, path: str, vendor: str, sizes: Sequence[tuple[int, int]]) -> None:
         self._file = -1
         self.levels: dict[int, JpegTileLevel] = {}
-        if vendor in _VENDORS and can_decode():
+        if vendor in _TILED_VENDORS and can_decode_jpeg_tiles():
             self._file = os.open(path, os.O_RDONLY)
             try:
                 self._add_levels(path, sizes)
@@ -196,7 +198,7 @@ class JpegTileReader:
                 self.levels.clear()
 
     def _add_levels(self, path: str, sizes: Sequence[tuple[int, int]]) -> None:
-        pages, cache = list(_pages(path)), TileCache()
+        pages, cache = list(_read_pages(path)), TileCache()
         for level, size in enumerate(sizes):
             matches = [page for page in pages if (page.imagewidth, page.imagelength) == size]
             if len(matches) == 1 and is_supported_page(matches[0]):
@@ -210,7 +212,7 @@ class JpegTileReader:
             self._file = -1
 
 
-def can_decode() -> bool:
+def can_decode_jpeg_tiles() -> bool:
     """Return whether the libraries that decode JPEG tiles are available."""
     if not hasattr(os, "pread"):  # reads of several threads at once need it
         return False
@@ -222,7 +224,7 @@ def can_decode() -> bool:
     return True
 
 
-def _pages(path: str) -> Iterator[Any]:
+def _read_pages(path: str) -> Iterator[Any]:
     import tifffile
 
     with tifffile.TiffFile(path) as tiff:
@@ -246,7 +248,7 @@ _N_COMPARED = 8
 _COMPARED_PX = 512
 
 
-def _openslide() -> ModuleType:
+def _import_openslide() -> ModuleType:
     try:
         import openslide
     except (ImportError, OSError) as error:  # OSError: the C library is missing
@@ -256,7 +258,7 @@ def _openslide() -> ModuleType:
 
 def is_slide(path: str) -> bool:
     """Return whether OpenSlide recognises a file as a slide."""
-    return _openslide().OpenSlide.detect_format(path) is not None
+    return _import_openslide().OpenSlide.detect_format(path) is not None
 
 
 class OpenSlideBackend:
@@ -264,7 +266,7 @@ class OpenSlideBackend:
 
     def __init__(self, path: str) -> None:
         self._n_compared: Counter[int] = Counter()  # number of identical regions by level
-        slide = self._slide = _openslide().OpenSlide(path)
+        slide = self._slide = _import_openslide().OpenSlide(path)
         vendor = slide.properties.get("openslide.vendor", "")
         self._tiles = JpegTileReader(path, vendor, slide.level_dimensions)
         self.metadata: dict[str, Any] = {
@@ -275,11 +277,11 @@ class OpenSlideBackend:
         }
 
     def read_region(self, corner: list[int], tile: ResampleTile) -> Image.Image:
-        """Return the pixels of a tile, not resampled; see `SlideBackend.read_region`."""
+        """Return the pixels of a tile before resampling; see `SlideBackend.read_region`."""
         region = self._read_tiles(corner, tile)
-        return self._read(corner, tile) if region is None else region
+        return self._read_with_openslide(corner, tile) if region is None else region
 
-    def _read(self, corner: list[int], tile: ResampleTile) -> Image.Image:
+    def _read_with_openslide(self, corner: list[int], tile: ResampleTile) -> Image.Image:
         size = (tile.width, tile.height)
         return composite_on_white(self._slide.read_region((corner[0], corner[1]), tile.level, size))
 
@@ -295,19 +297,23 @@ class OpenSlideBackend:
             pixels = tiles.region(tile.x, tile.y, tile.width, tile.height)
         except (ValueError, OSError, MemoryError):  # OpenSlide reports the error
             return None
-        if self._n_compared[tile.level] < _N_COMPARED and not self._compare(corner, tile, pixels):
+        if self._n_compared[tile.level] < _N_COMPARED and not self._matches_openslide(
+            corner, tile, pixels
+        ):
             return None
         return Image.frombuffer("RGBX", (tile.width, tile.height), pixels, "raw", "RGBX", 0, 1)
 
-    def _compare(self, corner: list[int], tile: ResampleTile, pixels: NDArray[np.uint8]) -> bool:
-        """Return whether OpenSlide reads the same `pixels`.
+    def _matches_openslide(
+        self, corner: list[int], tile: ResampleTile, pixels: NDArray[np.uint8]
+    ) -> bool:
+        """Return whether OpenSlide reads the same `pixels` in the upper left part of a tile.
 
-        If it does not, the tiles of this level are no longer decoded directly.
+        Otherwise, the tiles of this level are no longer decoded directly.
         """
         part = tile._replace(
             width=min(tile.width, _COMPARED_PX), height=min(tile.height, _COMPARED_PX)
         )
-        expected = np.asarray(self._read(corner, part))
+        expected = np.asarray(self._read_with_openslide(corner, part))
         if not np.array_equal(pixels[: part.height, : part.width, :3], expected):
             self._tiles.levels.pop(tile.level, None)
             return False

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.files import file_bytes
+from ..utils.files import file_size
 from ..utils.missing_chunks import check_missing_chunks
 from ..utils.validation import install_command
 from .file_types import SCALE_WITHOUT_UNIT, ImageError
@@ -54,14 +54,14 @@ from .slide_worker import (
 USE_SUBPROCESS = hasattr(socket, "send_fds")
 # Network drives are slow, and the file server of a scanner may be in standby.
 REPLY_TIMEOUT_S = 120
-_MAX_IDLE = 2  # number of processes without an open slide
+_MAX_IDLE_PROCESSES = 2  # number of processes without an open slide
 
 Bytes = NDArray[np.uint8]
 Result = TypeVar("Result")
 
 
 class SlideFormatError(Exception):
-    """Exception raised if the library rejects the file; the message states the reason."""
+    """Exception raised if the slide library rejects the file; the message states the reason."""
 
 
 class UnsupportedSlideError(Exception):
@@ -73,15 +73,15 @@ class MissingSlideLibraryError(Exception):
 
 
 class SlideProcessDiedError(Exception):
-    """Exception raised if the process with the slide has ended."""
+    """Exception raised if the child process in which the slide is open has ended."""
 
 
 class SlideTimeoutError(SlideProcessDiedError):
-    """Exception raised if the process did not reply in time and was killed."""
+    """Exception raised if the child process did not reply in time and was killed."""
 
 
 class _SlideHost(Protocol):
-    """Interface of `SlideProcess` and `_MainProcess`, in which slides are opened."""
+    """Interface of the process in which a slide is open: `SlideProcess` or `_MainProcess`."""
 
     @property
     def is_reusable(self) -> bool: ...
@@ -92,7 +92,7 @@ class _SlideHost(Protocol):
 
 
 class SlideProcess:
-    """Child process that runs `slide_worker`, and the sockets connected to it."""
+    """Child process that runs `slide_worker`, and the sockets connected to the process."""
 
     def __init__(self) -> None:
         self.is_suspect = False  # True after an error or an interrupted request: not used again
@@ -103,12 +103,12 @@ class SlideProcess:
                 stdin=remote.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=os.environ | _environment(),
+                env=os.environ | _child_environment(),
             )
         self._free: list[socket.socket] = []
         self._busy: set[socket.socket] = set()
         self._slots = threading.Semaphore(max_connections())
-        _LIVING.add(self)
+        _RUNNING_PROCESSES.add(self)
 
     @property
     def pid(self) -> int:
@@ -123,12 +123,13 @@ class SlideProcess:
     def request(self, name: str, *arguments: Any) -> Bytes:
         """Call the method `name` of `SlideServer` in the process and return the result."""
         with self._slots:
-            status, reply = self._exchange(json.dumps([name, *arguments]).encode())
+            status, reply = self._send_and_receive(json.dumps([name, *arguments]).encode())
         # A decoder that failed may have damaged the memory of the process.
         self.is_suspect |= name in ("read_tile", "call") and status == FAILED
         return _check_reply(status, reply)
 
-    def _exchange(self, message: bytes) -> tuple[int, Bytes]:
+    def _send_and_receive(self, message: bytes) -> tuple[int, Bytes]:
+        """Send an encoded request; return the status and the content of the reply."""
         try:
             with self._connection() as connection:
                 # Unlike `settimeout`, this lets the kernel receive the reply while threads compute.
@@ -184,7 +185,7 @@ class SlideProcess:
     def end(self) -> None:
         """Kill the process, which has no state to save."""
         self.is_suspect = True
-        _LIVING.discard(self)
+        _RUNNING_PROCESSES.discard(self)
         self._process.kill()
         self._process.wait()
         self._control.close()
@@ -197,7 +198,7 @@ class SlideProcess:
             connection.close()
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     return {
         # The child process imports the same packages.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
@@ -225,7 +226,7 @@ class _MainProcess:
 
 
 def _check_reply(status: int, reply: Bytes) -> Bytes:
-    """Return a reply with status DONE; raise the exception of any other status."""
+    """Return `reply` if `status` is DONE; otherwise raise the exception for this status."""
     if status == DONE:
         return reply
     errors = {NO_LIBRARY: MissingSlideLibraryError, UNSUPPORTED: UnsupportedSlideError}
@@ -253,51 +254,51 @@ def _describe_exit(code: int | None, error: Exception) -> str:
 
 # --- idle processes -----------------------------------------------------------------------------
 
-_LIVING: set[SlideProcess] = set()
-_IDLE: list[_SlideHost] = []
+_RUNNING_PROCESSES: set[SlideProcess] = set()
+_IDLE_PROCESSES: list[_SlideHost] = []
 
 
 def _acquire_process(*, start_new: bool = False) -> _SlideHost:
     """Return an idle process, or start one if there is none or if `start_new`."""
     if not USE_SUBPROCESS:
         return _MainProcess()
-    while _IDLE and not start_new:
+    while _IDLE_PROCESSES and not start_new:
         with suppress(IndexError):  # another thread was faster
-            return _IDLE.pop()
+            return _IDLE_PROCESSES.pop()
     return SlideProcess()
 
 
 def _release_process(process: _SlideHost) -> None:
-    """Close the slide of a process and keep the process as idle, or end it."""
-    if process.is_reusable and len(_IDLE) < _MAX_IDLE:
+    """Close the slide of a process, and keep the process for another slide or end it."""
+    if process.is_reusable and len(_IDLE_PROCESSES) < _MAX_IDLE_PROCESSES:
         with suppress(
             SlideProcessDiedError, SlideFormatError, UnsupportedSlideError, MissingSlideLibraryError
         ):
             process.request("close")
-            _IDLE.append(process)
+            _IDLE_PROCESSES.append(process)
             return
     process.end()
 
 
 def end_idle_processes() -> None:
     """End the processes without an open slide."""
-    while _IDLE:
-        _IDLE.pop().end()
+    while _IDLE_PROCESSES:
+        _IDLE_PROCESSES.pop().end()
 
 
 @atexit.register
 def end_all_processes() -> None:
     """End all child processes."""
-    for process in list(_LIVING):
+    for process in list(_RUNNING_PROCESSES):
         process.end()
 
 
 def _drop_inherited_processes() -> None:
     """Close the connections to the child processes of the parent, in a forked child."""
-    for process in _LIVING:
+    for process in _RUNNING_PROCESSES:
         process.close_inherited_sockets()
-    _LIVING.clear()
-    _IDLE.clear()
+    _RUNNING_PROCESSES.clear()
+    _IDLE_PROCESSES.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -344,7 +345,7 @@ def _request_or_release(process: _SlideHost, name: str, *arguments: Any) -> Byte
 class Slide:
     """Slide that is open in a child process until this object is no longer referenced.
 
-    `metadata` is that of `SlideBackend`.
+    For `metadata` see `SlideBackend`.
     """
 
     def __init__(self, path: Path, library: str) -> None:
@@ -376,7 +377,7 @@ class Slide:
     def _reopen(self, dead: _SlideHost) -> _SlideHost:
         """Open the slide in a new process instead of the `dead` one, and return the new process.
 
-        Only the first of all threads that used the `dead` process starts a new one.
+        If several threads used the `dead` process, only the first one starts a new process.
         """
         with self._lock:
             if self._host[0] is dead:
@@ -391,15 +392,16 @@ class Slide:
             return self._host[0]
 
 
-def _close_slide(process: list[_SlideHost], pid: int) -> None:
+def _close_slide(host: list[_SlideHost], pid: int) -> None:
+    """Close the slide in the only element of `host`, unless this is not the process `pid`."""
     if pid == os.getpid():  # not in a forked process, which has a copy
-        _release_process(process[0])
+        _release_process(host[0])
 
 
 FOLDER_FORMATS = (".mrxs",)  # the data are in a folder named like the file
-_IN_SEVERAL_FILES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
+_MULTI_FILE_SUFFIXES = (*FOLDER_FORMATS, ".dcm", ".vms", ".vmu")
 # A level of downsample 4.002 (a side is not a multiple of 4) may be used for a reduction by 4.
-_TOLERANCE = 1.01
+_DOWNSAMPLE_TOLERANCE = 1.01
 # Memory of an open slide: a process of 30 MB, OpenSlide's cache of 32 MB and its directory, and
 # 48 MB of individually decoded tiles.
 _SLIDE_BYTES = 128 * 2**20
@@ -410,12 +412,13 @@ _ALWAYS_ALLOWED_BYTES = 50_000_000
 
 
 class SlideReader(RegionReader[Slide]):
-    """Reader of a whole slide with OpenSlide, limited to the bounds that an MRXS slide states.
+    """Reader of a whole slide with OpenSlide, cropped to the bounds if the slide states them.
 
     Attributes
     ----------
     library : identifier of the library in `slide_worker`
-    name, install : name of the library and command that installs it, for messages
+    name : name of the library, for messages
+    install : command that installs the library, for messages
     missing_chunks : number of missing chunks of an OME-Zarr
     scale_without_unit : scale of an OME-Zarr whose axes lack a unit, as text; None for other images
     """
@@ -460,7 +463,7 @@ class SlideReader(RegionReader[Slide]):
         return max((each for each in self._downsamples if low <= each <= high), default=None)
 
     def _open(self) -> Slide:
-        with self._describe_error(
+        with self._convert_errors(
             f"{self.name} cannot open this slide",
             (
                 "if the slide has several files, place all of them in the same folder; otherwise "
@@ -472,14 +475,16 @@ class SlideReader(RegionReader[Slide]):
     def _close(self, handle: Slide) -> None:
         handle.close()
 
-    def _level(self, downsample: float) -> tuple[int, float]:
-        level = max(0, bisect.bisect_right(self._downsamples, downsample * _TOLERANCE) - 1)
+    def _select_level(self, downsample: float) -> tuple[int, float]:
+        level = max(
+            0, bisect.bisect_right(self._downsamples, downsample * _DOWNSAMPLE_TOLERANCE) - 1
+        )
         return level, self._downsamples[level]
 
     def _read_tile(self, handle: Slide, tile: ResampleTile) -> Pixels:
         scale = self._downsamples[tile.level]
         corner = round(tile.x * scale) + self.offset[0], round(tile.y * scale) + self.offset[1]
-        with self._describe_error(
+        with self._convert_errors(
             "part of the slide cannot be read",
             (
                 f"the file is damaged or {self.name} does not support its compression; copy it "
@@ -489,9 +494,9 @@ class SlideReader(RegionReader[Slide]):
             return handle.read_tile(corner, tile)
 
     @contextmanager
-    def _describe_error(self, failure: str, advice: str) -> Iterator[None]:
+    def _convert_errors(self, failure: str, advice: str) -> Iterator[None]:
         try:
-            with _describe_error(self.path, failure, advice):
+            with _convert_errors(self.path, failure, advice):
                 yield
         except MissingSlideLibraryError as error:
             raise ImageError(
@@ -522,7 +527,7 @@ _READERS = {reader.library: reader for reader in (SlideReader, OmeTiffReader, Om
 def select_slide_reader(path: Path) -> type[SlideReader] | None:
     """Return the reader class of a TIFF that is a slide; None for any other file."""
     try:
-        with _describe_error(path, "OpenSlide cannot read this file", "copy it again"):
+        with _convert_errors(path, "OpenSlide cannot read this file", "copy it again"):
             found = detect_slide_library(path)
     except MissingSlideLibraryError:
         return None
@@ -530,7 +535,7 @@ def select_slide_reader(path: Path) -> type[SlideReader] | None:
 
 
 @contextmanager
-def _describe_error(path: Path, failure: str, advice: str) -> Iterator[None]:
+def _convert_errors(path: Path, failure: str, advice: str) -> Iterator[None]:
     """Convert exceptions of slide processes to ImageError with the path, failure and advice."""
     try:
         yield
@@ -549,7 +554,7 @@ def _describe_error(path: Path, failure: str, advice: str) -> Iterator[None]:
 def _read_bounds(
     size: tuple[int, int], properties: dict[str, str]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (x, y) and (width, height) of the bounds of a slide in level-0 pixels."""
+    """Return the bounds of a slide, (x, y) and (width, height), in level-0 pixels."""
     defaults = {"x": 0, "y": 0, "width": size[0], "height": size[1]}
     x, y, width, height = (
         int(properties.get(f"openslide.bounds-{name}", value)) for name, value in defaults.items()
@@ -567,9 +572,9 @@ def _check_level_size(path: Path, level_size: tuple[int, int]) -> None:
 
     The header is damaged then, and reading even a thumbnail would take too long.
     """
-    if path.suffix.lower() in _IN_SEVERAL_FILES:
+    if path.suffix.lower() in _MULTI_FILE_SUFFIXES:
         return
-    n_bytes = file_bytes(path)
+    n_bytes = file_size(path)
     if 3 * math.prod(level_size) > max(MAX_COMPRESSION_RATIO * n_bytes, _ALWAYS_ALLOWED_BYTES):
         raise ImageError(
             f"{path}: the coarsest level has {level_size[0]} x {level_size[1]} pixels according "

@@ -3,7 +3,7 @@
 The process serves one file at a time. `slide_reader` starts it and sends sockets over the control
 socket (standard input), one for each reading thread; the threads share the library's cache of
 tiles. A request is a length and JSON; a reply is a status, a length and bytes. The process ends
-if the control socket is closed, if its parent ends, or after _IDLE_S without an open slide.
+if the control socket is closed, if its parent ends, or after _MAX_IDLE_S without an open slide.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .resampling import ResampleTile
 REQUEST_HEADER = struct.Struct("<I")
 REPLY_HEADER = struct.Struct("<BQ")
 DONE, FAILED, NO_LIBRARY, UNSUPPORTED = range(4)
-_MAX_MESSAGE = 300
-_TICK_S = 1.0
-_IDLE_S = 60.0
-# Memory limit: for the library's cache and directories, and per socket for a decoded tile and its
-# reduction.
+_MAX_MESSAGE_LENGTH = 300
+_CONTROL_TIMEOUT_S = 1.0
+_MAX_IDLE_S = 60.0
+# Memory limit: for the library's cache and directories, and for a decoded tile and its reduction in
+# each socket.
 _BASE_BYTES = 2**30
 _CONNECTION_BYTES = 128 * 2**20
 
@@ -38,7 +38,7 @@ OPENSLIDE, OME_TIFF, OME_ZARR = "openslide", "ome-tiff", "ome-zarr"
 
 
 def _open_slide(path: str, library: str) -> SlideBackend:
-    """Open a slide with one of OPENSLIDE, OME_TIFF and OME_ZARR."""
+    """Open a slide; `library` is OPENSLIDE, OME_TIFF or OME_ZARR."""
     if library == OME_TIFF:
         from .ome_files import OmeTiff
 
@@ -123,7 +123,7 @@ class SlideServer:
                 type(error), FAILED
             )
             reason = " ".join(str(error).split())  # messages may have several lines
-            text = reason[:_MAX_MESSAGE] or type(error).__name__
+            text = reason[:_MAX_MESSAGE_LENGTH] or type(error).__name__
             return status, text.encode(errors="backslashreplace")  # lone surrogates of JSON
 
 
@@ -164,10 +164,10 @@ def main() -> None:
     parent = os.getppid()
     server = SlideServer()
     control = socket.socket(fileno=0)
-    control.settimeout(_TICK_S)
+    control.settimeout(_CONTROL_TIMEOUT_S)
     while os.getppid() == parent:
         since = server.idle_since
-        if since is not None and time.monotonic() - since > _IDLE_S:
+        if since is not None and time.monotonic() - since > _MAX_IDLE_S:
             break
         try:
             data, descriptors, _, _ = socket.recv_fds(control, 1, 1)

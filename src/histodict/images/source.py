@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from ..utils.validation import check_number
-from .file_types import FOLDER_IMAGES, ImageError
+from .file_types import FOLDER_IMAGE_SUFFIXES, ImageError
 from .memory_image import ImageLike, MemoryImage, decode_cached
 from .raster import DecodedImage, check_readable_file, read_header
 from .region_reader import Pixels, RegionReader
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class ImageSource(Protocol):
-    """Interface of an image reader, a context manager that closes the image.
+    """Interface of image readers, which are context managers that close the image.
 
     Readers can be pickled and used after a fork.
     """
@@ -61,7 +61,7 @@ class ImageSource(Protocol):
 
     @property
     def offset(self) -> tuple[int, int]:
-        """(x, y) of the upper left pixel in OpenSlide's coordinates; (0, 0) in QuPath's."""
+        """(x, y) of the upper left pixel in OpenSlide's level-0 coordinates."""
 
     @property
     def memory_bytes(self) -> int:
@@ -80,7 +80,7 @@ class ImageSource(Protocol):
         ----------
         x, y : upper left corner in level-0 pixels
         width, height : size in level-0 pixels
-        downsample : factor of the reduction, at least 1; 1 returns the pixels of the file
+        downsample : factor of the reduction, at least 1; with 1, the region is not reduced
 
         Returns
         -------
@@ -117,7 +117,7 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
 
     Parameters
     ----------
-    path : in-memory image or file; the suffix of a file (any case) selects one of READERS
+    path : in-memory image or file; the suffix of a file (in any case) determines the reader
     mpp : µm per level-0 pixel; None to read it from the properties of a slide or the resolution of
         a TIFF (0.05 to 20 µm). The dpi of JPEG and PNG are ignored, as they are arbitrary.
 
@@ -131,9 +131,9 @@ def open_image(path: ImageLike | str, mpp: float | None = None) -> ImageSource:
         If the image cannot be read.
     """
     if mpp is not None:
-        mpp = check_number("mpp", mpp, above=True)
+        mpp = check_number("mpp", mpp, exclusive=True)
     if isinstance(path, MemoryImage):
-        return MemoryReader(path, mpp)
+        return MemoryImageReader(path, mpp)
     path = Path(path)
     for opener in _REGISTERED_OPENERS:
         source = opener(path, mpp)
@@ -158,14 +158,14 @@ def register_opener(opener: OpenFunction) -> None:
 
     Parameters
     ----------
-    opener : function of a path and a pixel size (None to read it from the file) that returns the
-        open image, or None for files of other types
+    opener : function of a path and a pixel size (None to read it from the file); it returns the
+        open image, or None if it does not open files of this type
     """
     _REGISTERED_OPENERS.append(opener)
 
 
-class InMemoryReader(RegionReader[DecodedImage]):
-    """Base class of readers whose handle is the whole decoded image."""
+class DecodedImageReader(RegionReader[DecodedImage]):
+    """Base class of readers that decode the whole image at once."""
 
     _n_bytes: int
 
@@ -177,7 +177,7 @@ class InMemoryReader(RegionReader[DecodedImage]):
     def _close(self, handle: DecodedImage) -> None:
         pass
 
-    def _level(self, downsample: float) -> tuple[int, float]:
+    def _select_level(self, downsample: float) -> tuple[int, float]:
         return 0, 1.0
 
     def _read_tile(self, handle: DecodedImage, tile: ResampleTile) -> Pixels:
@@ -185,7 +185,7 @@ class InMemoryReader(RegionReader[DecodedImage]):
         return np.array(tile.resample(region))
 
 
-class RasterReader(InMemoryReader):
+class RasterReader(DecodedImageReader):
     """Reader of a plain image file, decoded by Pillow."""
 
     path: Path
@@ -205,7 +205,7 @@ class RasterReader(InMemoryReader):
         return image
 
 
-class MemoryReader(InMemoryReader):
+class MemoryImageReader(DecodedImageReader):
     """Reader of an in-memory image."""
 
     def __init__(self, image: MemoryImage, mpp: float | None = None) -> None:
@@ -227,5 +227,5 @@ READERS: dict[str, Callable[[Path, float | None], ImageSource]] = {
     **dict.fromkeys(_SLIDE_SUFFIXES, SlideReader),
     **dict.fromkeys(_PLAIN_SUFFIXES, RasterReader),
     **dict.fromkeys((".tif", ".tiff"), _open_tiff),
-    **dict.fromkeys(FOLDER_IMAGES, OmeZarrReader),
+    **dict.fromkeys(FOLDER_IMAGE_SUFFIXES, OmeZarrReader),
 }

@@ -1,8 +1,8 @@
 """Reader of Zarr folders (versions 2 and 3) from untrusted sources, with the package zarr.
 
-The metadata of a Zarr array name the codecs of its chunks, and the numcodecs codec `pickle` can run
-code. Only the codecs, data types and layouts listed here are accepted. zarr receives new metadata
-built from the checked ones, and chunks checked before decompression. Links are errors; consolidated
+The metadata of a Zarr array name the codecs of its chunks, and the codec `pickle` can run code.
+Only the codecs, data types and layouts listed here are accepted. zarr receives new metadata built
+from the checked metadata, and chunks checked before decompression. Links are errors; consolidated
 metadata are ignored. "Inner chunks" are the chunks in a shard or, without shards, all chunks.
 """
 
@@ -30,7 +30,7 @@ from zarr.core.buffer import default_buffer_prototype
 from ..utils.text_io import shorten
 from .file_types import UnreadableContentError, decompressed_size
 
-# Accepted codecs and their parameters. At most one compressor decodes a chunk.
+# Accepted codecs and their parameters, for Zarr 2 and 3. A chunk has at most one compressor.
 _COMPRESSORS = {
     "blosc": {"cname", "clevel", "shuffle", "blocksize", "typesize"},
     "gzip": {"level"},
@@ -51,10 +51,10 @@ _DTYPE_2 = re.compile(r"[<>|][biuf][1248]")
 _IS_INT = re.compile(r"[0-9]{1,19}").fullmatch
 _FILL = re.compile(r"NaN|-?Infinity|0x[0-9a-fA-F]{2,16}")
 _MAX_DIMENSIONS = 8
-_MAX_LENGTH = 2**40  # of an axis
+_MAX_LENGTH = 2**40  # maximum length of an axis
 _MAX_INNER_CHUNKS = 10**6  # in a shard
 _MAX_METADATA_BYTES = 2**24
-_OVERHEAD_BYTES = 1024  # of headers and checksums of a compressed inner chunk
+_OVERHEAD_BYTES = 1024  # headers and checksums of a compressed inner chunk
 _MISSING_ENTRY = b"\xff" * 16  # entry of a missing inner chunk in the index of a shard
 _SAVE_AGAIN = "save it again with the codec zstd or blosc"
 
@@ -72,13 +72,13 @@ class OpenedArray:
 
 
 class ZarrFolder:
-    """Zarr folder; UnreadableContentError is raised if it has no Zarr group.
+    """Zarr folder; the constructor raises UnreadableContentError if it contains no Zarr group.
 
     Parameters
     ----------
     folder : path of the folder
-    unchecked_bytes : decompressed size up to which chunks need not be checked
-    check_metadata : function of path and metadata of an array; raises an error for too large arrays
+    unchecked_bytes : size in bytes up to which the decompressed size of a chunk is not checked
+    check_metadata : function of the path and the metadata of an array that may raise an error
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class ZarrFolder:
         found = [name.split("/") for name in self._files if name.count("/") == 1]
         names = [name for name, file in found if file == ".zarray"]
         others = [name for name, file in found if file == "zarr.json"]
-        names += [name for name in others if self._read_document(name).get("node_type") == "array"]
+        names += [name for name in others if self._read_metadata(name).get("node_type") == "array"]
         return sorted(set(names))
 
     def attributes(self, path: str = "") -> dict[str, Any]:
         """Return the attributes of a group or array."""
         start = f"{path}/" if path else ""
         if f"{start}zarr.json" in self._files:
-            found = self._read_document(path).get("attributes", {})
+            found = self._read_metadata(path).get("attributes", {})
         else:
             name = f"{start}.zattrs"
             found = _read_json(self.folder, name) if name in self._files else {}
@@ -118,7 +118,7 @@ class ZarrFolder:
     def open(self, path: str) -> OpenedArray:
         """Open an array; raise UnreadableContentError if its metadata are not accepted."""
         try:
-            metadata = parse_metadata(self._read_document(path))
+            metadata = parse_metadata(self._read_metadata(path))
         except ValueError as error:
             raise UnreadableContentError(
                 f"the array {path!r} is not supported: {shorten(error)}"
@@ -134,7 +134,7 @@ class ZarrFolder:
         array = zarr.open_array(store, path=path, mode="r")
         return OpenedArray(array, metadata, n_missing, n_chunks)
 
-    def _read_document(self, path: str) -> dict[str, Any]:
+    def _read_metadata(self, path: str) -> dict[str, Any]:
         for name in ("zarr.json", ".zarray"):
             file = f"{path}/{name}" if path else name
             if file in self._files:
@@ -145,7 +145,7 @@ class ZarrFolder:
         raise ValueError(f"the array {path!r} is missing or its metadata are damaged")
 
     def _find_chunk_files(self, path: str, metadata: ZarrArray) -> dict[str, tuple[int, ...]]:
-        """Return the grid position of the chunk in each existing chunk file, by file name."""
+        """Map the name of each existing chunk file to the position of the chunk in the grid."""
         start, grid = f"{path}/{metadata.key(())}", metadata.grid
         found = {}
         for name in self._files:
@@ -158,13 +158,13 @@ class ZarrFolder:
         return found
 
     def _count_chunks(
-        self, metadata: ZarrArray, present: Mapping[str, tuple[int, ...]]
+        self, metadata: ZarrArray, shards: Mapping[str, tuple[int, ...]]
     ) -> tuple[int, int]:
-        """Return the numbers of all and missing inner chunks of an array with shards `present`."""
+        """Return the numbers of all and of missing inner chunks; `shards` is {name: position}."""
         inner, n_present, (index_start, index_bytes) = metadata.inner_chunks, 0, metadata.index
         total = math.prod(-(-a // b) for a, b in zip(metadata.shape, inner, strict=True))
-        for name, position in present.items():
-            index = _read(self.folder, name, index_start, index_bytes)
+        for name, position in shards.items():
+            index = _read_bytes(self.folder, name, index_start, index_bytes)
             entries = np.frombuffer(index[: len(index) // 16 * 16], np.uint8).reshape(-1, 16)
             if len(entries) < math.prod(metadata.chunks_per_shard):
                 raise ValueError(f"the shard {name} is truncated; copy it again")
@@ -200,7 +200,7 @@ def _list_files(folder: Path) -> set[str]:
 
 
 def _read_json(folder: Path, name: str) -> Any:
-    data = _read(folder, name, 0, _MAX_METADATA_BYTES + 1)
+    data = _read_bytes(folder, name, 0, _MAX_METADATA_BYTES + 1)
     if len(data) > _MAX_METADATA_BYTES:
         raise ValueError(f"{name} is larger than {_MAX_METADATA_BYTES >> 20} MiB")
     try:
@@ -209,7 +209,7 @@ def _read_json(folder: Path, name: str) -> Any:
         raise ValueError(f"{name} is damaged ({error})") from error
 
 
-def _read(folder: Path, name: str, start: int, length: int) -> bytes:
+def _read_bytes(folder: Path, name: str, start: int, length: int) -> bytes:
     """Return at most `length` bytes of a regular file; a negative `start` counts from the end."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(folder / name, flags | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
@@ -222,11 +222,11 @@ def _read(folder: Path, name: str, start: int, length: int) -> bytes:
 
 # --- store --------------------------------------------------------------------------------------
 
-_Base: Any = Store  # its methods differ between versions of zarr
+_StoreBase: Any = Store  # its methods differ between versions of zarr
 
 
-class _CheckedStore(_Base):
-    """Read-only Zarr store of the array at `path`: `metadata.document` and the files `chunks`."""
+class _CheckedStore(_StoreBase):
+    """Read-only Zarr store of one array: its checked metadata and the chunk files in `chunks`."""
 
     supports_writes = supports_deletes = supports_partial_writes = supports_listing = False
 
@@ -246,7 +246,7 @@ class _CheckedStore(_Base):
         if key in self._documents:
             data = self._documents[key]
         elif key in self._chunks:
-            data = await asyncio.to_thread(self._chunk, key, *_start_and_length(byte_range))
+            data = await asyncio.to_thread(self._read_chunk, key, *_parse_byte_range(byte_range))
         else:
             return None
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
@@ -262,10 +262,10 @@ class _CheckedStore(_Base):
 
     set = delete = set_partial_values = list = list_prefix = list_dir = _raise_read_only
 
-    def _chunk(self, key: str, start: int, length: int | None) -> bytes:
-        """Return the content of a chunk file, or the requested bytes of a shard."""
+    def _read_chunk(self, key: str, start: int, length: int | None) -> bytes:
+        """Return `length` bytes (None: all) of a chunk file, after checking the chunks in them."""
         index, max_bytes = self._metadata.index, self._max_bytes
-        data = _read(self._folder, key, start, min(max_bytes + 1, length or max_bytes + 1))
+        data = _read_bytes(self._folder, key, start, min(max_bytes + 1, length or max_bytes + 1))
         if len(data) > max_bytes:
             raise ValueError(f"{key} is damaged: it is larger than its array")
         if index[1] and (start, length) == (0, None):
@@ -275,7 +275,7 @@ class _CheckedStore(_Base):
         return data
 
     def _check_shard(self, data: bytes, start: int, length: int) -> None:
-        """Check every inner chunk of a shard, whose index has this start and length."""
+        """Check every inner chunk of a shard; `start` and `length` are those of its index."""
         first = max(0, len(data) + start) if start < 0 else 0
         index = data[first : first + length][: length // 16 * 16]
         for at in range(0, len(index) - 15, 16):
@@ -298,8 +298,8 @@ class _CheckedStore(_Base):
             )
 
 
-def _start_and_length(byte_range: Any) -> tuple[int, int | None]:
-    """Return start (negative: from the end) and length (None: all) of a byte range of zarr."""
+def _parse_byte_range(byte_range: Any) -> tuple[int, int | None]:
+    """Return start (negative: from the end) and length (None: to the end) of zarr's byte range."""
     if byte_range is None:
         return 0, None
     match byte_range:
@@ -319,13 +319,15 @@ class ZarrArray:
 
     Attributes
     ----------
-    shape, dtype : shape and data type of the array
+    shape : shape of the array
     chunks : shape of the part of the array in one file, a chunk or a shard
     inner_chunks : shape of an inner chunk; equal to `chunks` without shards
+    dtype : data type of the array
     stored_bytes : size of a decompressed inner chunk before its filters are reversed
     compressor : name of the codec that compresses inner chunks; None if there is none
-    prefix, separator : prefix and separator of the names of chunk files
-    file, document : file name and content of the metadata that zarr receives
+    prefix : start of the names of chunk files
+    separator : separator of the numbers in the names of chunk files
+    file, document : name and content of the metadata file that zarr receives
     trailing_bytes : size of the checksums that follow a compressed inner chunk
     index : start (negative: from the end) and size of the index of a shard; size 0 without shards
     """
@@ -364,7 +366,7 @@ class ZarrArray:
 
 
 def parse_metadata(document: Mapping[str, Any]) -> ZarrArray:
-    """Return the checked content of zarr.json or .zarray; raise ValueError if not accepted."""
+    """Parse the content of zarr.json or .zarray; raise ValueError if it is not accepted."""
     version = document.get("zarr_format")
     if version == 2:
         return _parse_version_2(document)
@@ -460,10 +462,10 @@ def _parse_version_3(document: Mapping[str, Any]) -> ZarrArray:
 def _parse_sharding(
     codecs: Sequence[Codec], chunks: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], tuple[int, ...], list[Codec], tuple[int, int]]:
-    """Return the checked codec of shards, and the properties of their inner chunks and index.
+    """Return the sharding codec as JSON, and the properties of inner chunks and of the index.
 
-    These are the codec as JSON, the shape and the codecs of inner chunks, and (start, size) of the
-    index of a shard in bytes. A negative start counts from the end of the shard.
+    These are the shape and the codecs of inner chunks, and (start, size) of the index of a shard in
+    bytes. A negative start counts from the end of the shard.
     """
     if len(codecs) != 1 or set(codecs[0][1]) - _SHARDING_PARAMETERS:
         raise ValueError(f"additional codecs of shards are not supported; {_SAVE_AGAIN}")
@@ -491,16 +493,13 @@ def _parse_sharding(
     return written, inner_chunks, inner, (-n_bytes if location == "end" else 0, n_bytes)
 
 
-# --- codecs, shapes and data types --------------------------------------------------------------
-
-
-def _parse_codecs(listed: Any, version: int = 3) -> list[Codec]:
-    """Return names and parameters of the codecs in metadata of a version of Zarr."""
-    if not isinstance(listed, list):
+def _parse_codecs(codecs: Any, version: int = 3) -> list[Codec]:
+    """Return the names and parameters of codecs in the metadata of this Zarr version."""
+    if not isinstance(codecs, list):
         raise ValueError("the codecs are not a list")
     key = "id" if version == 2 else "name"
     found = []
-    for each in listed:
+    for each in codecs:
         codec = {"name": each} if isinstance(each, str) else each
         if not isinstance(codec, dict) or not isinstance(codec.get(key), str):
             raise ValueError("a codec has no name")
@@ -515,25 +514,25 @@ def _parse_codecs(listed: Any, version: int = 3) -> list[Codec]:
 
 
 def _check_codecs(
-    codecs: Sequence[Codec], known: Mapping[str, set[str]] = CODECS_3
+    codecs: Sequence[Codec], valid: Mapping[str, set[str]] = CODECS_3
 ) -> list[dict[str, Any]]:
-    """Return codecs as JSON; raise ValueError for codecs or parameters that are not in `known`."""
+    """Return codecs as JSON; raise ValueError for a codec or parameter not in `valid`."""
     for name, parameters in codecs:
-        if name not in known:
+        if name not in valid:
             raise ValueError(
                 f"the codec {name[:60]!r} is not accepted, because unknown codecs may run "
-                f"code; accepted are {', '.join(sorted(known))}; {_SAVE_AGAIN}"
+                f"code; accepted are {', '.join(sorted(valid))}; {_SAVE_AGAIN}"
             )
         for parameter, value in parameters.items():
             is_plain = value is None or isinstance(value, bool | int | float | str)
             is_order = isinstance(value, list) and all(type(n) is int for n in value)
-            if parameter not in known[name] or not (is_plain or (name == "transpose" and is_order)):
+            if parameter not in valid[name] or not (is_plain or (name == "transpose" and is_order)):
                 raise ValueError(f"the codec {name!r} has an unknown parameter {parameter[:60]!r}")
     return [{"name": name, "configuration": parameters} for name, parameters in codecs]
 
 
 def _find_compressor(codecs: Sequence[Codec]) -> tuple[str | None, int]:
-    """Return the compressor (None if there is none) and the bytes of checksums after its output."""
+    """Return the compressor (None if none) and the size in bytes of the checksums that follow."""
     found, n_checksums = None, 0
     for name, _ in codecs:
         n_checksums += name == "crc32c"
@@ -575,7 +574,7 @@ def _check_fill_value(value: Any, default: Any = None) -> Any:
 
 
 def _parse_key_encoding(encoding: Any) -> tuple[str, str]:
-    """Return the name and the separator of the encoding of chunk names."""
+    """Return the name and the separator of an encoding of chunk file names."""
     parsed = {"name": encoding} if isinstance(encoding, str) else encoding
     separators = {"default": "/", "v2": "."}
     name = parsed.get("name") if isinstance(parsed, dict) else None
@@ -585,16 +584,16 @@ def _parse_key_encoding(encoding: Any) -> tuple[str, str]:
     return name, _check_choice(configuration.get("separator", separators[name]), (".", "/"))
 
 
-def _parse_configuration(entry: Any, name: str, known: set[str]) -> dict[str, Any]:
+def _parse_configuration(entry: Any, name: str, valid: set[str]) -> dict[str, Any]:
     values = entry.get("configuration") or {} if isinstance(entry, dict) else None
-    if not isinstance(values, dict) or entry.get("name") != name or set(values) - known:
+    if not isinstance(values, dict) or entry.get("name") != name or set(values) - valid:
         raise ValueError(f"the chunks are not on a {name} grid")
     return values
 
 
-def _check_choice(value: Any, known: Sequence[str]) -> str:
-    if value not in known:
+def _check_choice(value: Any, valid: Sequence[str]) -> str:
+    if value not in valid:
         raise ValueError(
-            f"the metadata contain {str(value)[:60]!r} instead of {' or '.join(known)}"
+            f"the metadata contain {str(value)[:60]!r} instead of {' or '.join(valid)}"
         )
     return str(value)

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, vstack
 
 from ..utils.parallel import map_blocks, single_blas_thread
-from ..utils.validation import check_number, check_whole_number, missing_message
+from ..utils.validation import check_number, check_whole_number, missing_module_message
 from .input_checks import as_array, check_channels, check_pair
 
 __all__ = [
@@ -73,7 +73,7 @@ def load_backend(name: str) -> ModuleType:
             from .cuda import backend as cuda
         except ModuleNotFoundError as error:
             module = error.name or str(error)
-            raise ImportError(missing_message(module, "torch", "backend='cuda'")) from error
+            raise ImportError(missing_module_message(module, "torch", "backend='cuda'")) from error
         cuda.find_device()
         return cuda
     raise ValueError(f"backend must be 'cpu' or 'cuda', not {name!r}")
@@ -221,7 +221,7 @@ def encode_lasso(
     csr_array (n_samples, n_atoms)
     """
     D, Y = check_pair(D, Y)
-    penalty = check_number("penalty", penalty, above=True)
+    penalty = check_number("penalty", penalty, exclusive=True)
     tol = check_number("tol", tol)
     module = load_backend(backend)
     with single_blas_thread():

@@ -47,7 +47,7 @@ from ..dictionaries.atoms import canonicalize
 from ..kernels import BLOCK_ROWS, load_backend, to_numpy
 from ..kernels.sufficient_statistics import SufficientStatistics
 from ..utils.array_schema import ArraySpec
-from ..utils.parallel import Executor, Threads, map_blocks, single_blas_thread
+from ..utils.parallel import Executor, ThreadExecutor, map_blocks, single_blas_thread
 from ..utils.progress import Callback, Progress, no_callback
 from ..utils.validation import check_number, check_whole_number
 from .class_dictionaries import (
@@ -476,7 +476,7 @@ class DFDL(ResidualClassifier):
         on_host = executor is not None
         if not on_host:
             dictionaries = [module.to_device(D, D.dtype) for D in dictionaries]
-        executor = executor or Threads(module.count_threads(self.n_jobs))
+        executor = executor or ThreadExecutor(module.count_threads(self.n_jobs))
         groups = executor.broadcast(group_blocks(cached, len(labels)))
         weights = _sample_weights(counts, float(self.rho))
         steps = [self._make_step(D) for D in dictionaries]
@@ -515,7 +515,7 @@ class DFDL(ResidualClassifier):
         if self.step not in STEPS:
             raise ValueError(f"step must be one of {', '.join(STEPS)}, not {self.step!r}")
         check_number("tol", self.tol)
-        check_number("penalty", self.penalty, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
         if self.n_nonzero != "auto":
             check_whole_number("n_nonzero (if not 'auto')", self.n_nonzero, 1)
 

@@ -180,7 +180,7 @@ class FDDL(ResidualClassifier):
         """Raise ValueError if a parameter is invalid."""
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
-        check_number("penalty", self.penalty, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
         check_number("fisher_weight", self.fisher_weight)
         check_number("mean_weight", self.mean_weight)
         if self.decision not in _DECISIONS:

@@ -202,7 +202,7 @@ class LCKSVD(ResidualClassifier):
             check_whole_number(name, getattr(self, name), 1)
         for name in ("label_weight", "classifier_weight"):
             check_number(name, getattr(self, name))
-        check_number("penalty", self.penalty, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
         if self.variant not in (1, 2):
             raise ValueError(f"variant must be 1 or 2, not {self.variant!r}")
         self._check_decision()

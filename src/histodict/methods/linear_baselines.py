@@ -175,7 +175,7 @@ class LogisticPatchClassifier(_DistanceClassifier):
 
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is invalid."""
-        check_number("C", self.C, above=True)
+        check_number("C", self.C, exclusive=True)
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback

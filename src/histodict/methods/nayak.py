@@ -206,8 +206,8 @@ class Nayak(PatchClassifier):
         """Raise ValueError if a parameter is invalid."""
         for name in ("n_atoms", "n_iter", "n_coding_steps"):
             check_whole_number(name, getattr(self, name), 1)
-        check_number("penalty", self.penalty, above=True)
-        check_number("svm_cost", self.svm_cost, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
+        check_number("svm_cost", self.svm_cost, exclusive=True)
         if self.encoder not in _ENCODERS:
             raise ValueError(f"encoder must be one of {_ENCODERS}, not {self.encoder!r}")
 

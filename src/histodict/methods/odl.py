@@ -74,7 +74,7 @@ class ODL(ResidualClassifier):
         """Raise ValueError if a parameter is invalid."""
         check_whole_number("n_atoms", self.n_atoms, 1)
         check_whole_number("n_epochs", self.n_epochs, 1)
-        check_number("penalty", self.penalty, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, callback: Callback = no_callback) -> ODL:
         """Learn the dictionaries.

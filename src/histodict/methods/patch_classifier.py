@@ -510,7 +510,7 @@ class ResidualClassifier(PatchClassifier):
 
     def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[np.int64]) -> BlockEncoder:
         """Return the function that encodes a block of samples; it must not reference `self`."""
-        penalty = check_number("penalty", self.penalty, above=True)
+        penalty = check_number("penalty", self.penalty, exclusive=True)
         return LassoEncoder(self.backend, D, atom_classes, len(self.classes_), penalty)
 
 

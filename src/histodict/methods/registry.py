@@ -10,7 +10,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from ..utils.validation import check_choice, check_kind
+from ..utils.validation import check_choice, check_type
 
 MEAN_VECTOR = "mean-vector"
 
@@ -68,7 +68,7 @@ class MethodSpec:
         for name, value in parameters.items():
             if name not in known:
                 raise ValueError(f"unknown parameter {name!r}; the method has {', '.join(known)}")
-            check_kind(name, value, str(known[name].annotation))
+            check_type(name, value, str(known[name].annotation))
         self.load_class()(**parameters).check_parameters()
 
     def make_estimator(self, parameters: dict[str, Any], **common: Any) -> Any:

@@ -161,7 +161,7 @@ class SRC(ExemplarClassifier):
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is invalid."""
         super().check_parameters()
-        check_number("penalty", self.penalty, above=True)
+        check_number("penalty", self.penalty, exclusive=True)
 
     def _make_block_encoder(self, D: NDArray[Any], atom_classes: NDArray[Any]) -> BlockEncoder:
         """Return the function that encodes a block of samples, scaled to unit norm."""

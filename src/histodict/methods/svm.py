@@ -265,9 +265,9 @@ def check_svm_parameters(kernel: str, C: float, gamma: float | str) -> None:
     """Raise ValueError if a parameter of the support vector machines is invalid."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, not {kernel!r}")
-    check_number("C", C, above=True)
+    check_number("C", C, exclusive=True)
     if gamma != "scale":
-        check_number("gamma (if not 'scale')", gamma, above=True)
+        check_number("gamma (if not 'scale')", gamma, exclusive=True)
 
 
 def _compute_gamma(gamma: float | str, Z: NDArray[np.float64]) -> float:

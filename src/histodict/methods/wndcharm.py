@@ -221,7 +221,7 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
 
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is invalid."""
-        fraction = check_number("selected_fraction", self.selected_fraction, above=True)
+        fraction = check_number("selected_fraction", self.selected_fraction, exclusive=True)
         if fraction > 1:
             raise ValueError(f"selected_fraction must be at most 1, not {self.selected_fraction!r}")
         if self.decision not in DECISIONS:

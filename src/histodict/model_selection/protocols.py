@@ -487,11 +487,6 @@ class _Groups:
                 f"all images are of a single {self.unit}, so none is left for the test; add "
                 "images of others"
             )
-        if n_folds > n_groups:
-            raise SplitError(
-                f"{n_folds} folds need at least {n_folds} {self.unit}s, but there are "
-                f"{n_groups}; use at most {hint(python='n_folds=', cli='--folds ')}{n_groups}"
-            )
         for class_index in np.flatnonzero(self.required).tolist():
             name, column = self.classes[class_index], self.counts[:, class_index]
             members = np.flatnonzero(column)
@@ -501,6 +496,11 @@ class _Groups:
                     f"{self.names[members[0]]!r}, so the class cannot be in both training and "
                     "test sets; add images of others or exclude the class"
                 )
+        if n_folds > n_groups:
+            raise SplitError(
+                f"{n_folds} folds need at least {n_folds} {self.unit}s, but there are "
+                f"{n_groups}; use at most {hint(python='n_folds=', cli='--folds ')}{n_groups}"
+            )
         folds = balanced_folds(self.counts, n_folds, rng)
         alone = (fold_totals(self.counts, folds, n_folds) > 0).sum(axis=0) == 1
         alone &= self.required

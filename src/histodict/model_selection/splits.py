@@ -26,7 +26,7 @@ from typing import Any
 from ..datasets.manifest import ImageRecord, Manifest
 from ..utils.files import atomic_write
 from ..utils.text_io import read_json, shorten
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 
 
 class SplitError(ValueError):
@@ -341,7 +341,7 @@ def _parse_split(entry: dict[str, Any], n_images: int) -> Split:
     values = {("unit" if name == "by" else name): value for name, value in entry.items()}
     for field in fields(Split):
         if field.name in values:
-            check_kind(field.name, values[field.name], str(field.type))
+            check_type(field.name, values[field.name], str(field.type))
     split = Split(**values)
     if not set(split.train + split.test) <= set(range(n_images)):
         raise ValueError(f"split {split.name!r}: indices exceed the {n_images} images")

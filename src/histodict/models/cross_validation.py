@@ -19,6 +19,7 @@ import math
 import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -44,7 +45,7 @@ from ..patches.patch_map import PatchMap
 from ..utils.files import content_digest, temporary_folder
 from ..utils.parallel import Executor
 from ..utils.progress import Callback, Progress, no_callback
-from ..utils.text_io import read_checked_json, write_checked_json
+from ..utils.text_io import read_checked_json, truncated_list, write_checked_json
 from .predictions import NO_TISSUE_LABEL, ImagePrediction, RegionPrediction
 from .recipe import Recipe
 
@@ -348,13 +349,25 @@ def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[
             return list(k_folds(manifest, n, random_state=random_state)), ""
         except SplitError as error:
             reason = str(error)
+    single = sorted(name for name, n in _patients_per_class(manifest).items() if n == 1)
+    if single:
+        noun = "class" if len(single) == 1 else "each of the classes"
+        reason = (
+            f"{noun} {truncated_list([*map(repr, single)])} has only one patient, so no "
+            "out-of-fold predictions are possible; train with at least two patients per class"
+        )
     return [], reason
 
 
 def min_patients_per_class(manifest: Manifest) -> int:
     """Return the number of patients of the class with the fewest patients."""
-    pairs = {(record.label, record.patient) for record in manifest.records}
-    return min(sum(label == name for label, _ in pairs) for name in manifest.classes)
+    return min(_patients_per_class(manifest).values())
+
+
+def _patients_per_class(manifest: Manifest) -> Counter[str]:
+    """Return the number of patients of each class."""
+    pairs = {(record.label, record.patient) for record in manifest.records if record.label}
+    return Counter(label for label, _ in pairs)
 
 
 def cross_validate_recipes(

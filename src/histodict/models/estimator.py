@@ -36,7 +36,7 @@ from ..images.pixel_size import MppLike, PixelSizeOption
 from ..metrics.scores import balanced_accuracy
 from ..patches.rendering import atom_mosaic
 from ..utils.progress import Callback, Progress, no_callback, progress_bar
-from ..utils.validation import check_kind, check_names, check_whole_number
+from ..utils.validation import check_setting_names, check_type, check_whole_number
 from .class_labels import TEXT, NamedLabels, labels_from_names
 from .image_pipeline import ImagePipeline, PatchRecorder
 from .inputs import (
@@ -136,7 +136,7 @@ class ImageEstimator(BaseEstimator):
 
     def _store_params(self, settings: dict[str, Any], **arguments: Any) -> None:
         """Store the arguments of the constructor unchanged."""
-        check_kind("verbose", arguments["verbose"], "bool | int")
+        check_type("verbose", arguments["verbose"], "bool | int")
         self._init_params = arguments | settings
         self.verbose = arguments["verbose"]
 
@@ -145,7 +145,7 @@ class ImageEstimator(BaseEstimator):
         if not settings:
             return recipe
         init_names = [name for name in signature(type(self)).parameters if name != "settings"]
-        check_names(settings, {*init_names, *recipe.settings()})
+        check_setting_names(settings, {*init_names, *recipe.settings()})
         return recipe.replace_settings(settings)
 
     def _resolve_recipe(
@@ -361,7 +361,7 @@ class ImageEstimator(BaseEstimator):
         with self._progress_callback() as callback:
             callback(Progress("predict", 0, len(inputs.images)))
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
-                size = default_size.with_table(table_mpp)
+                size = default_size.with_table_mpp(table_mpp)
                 prediction = self.predict_one(
                     image, mpp=size, callback=callback, within=annotations, **options
                 )

@@ -36,7 +36,7 @@ from ..precomputed.formats import (
     write_hdf5,
 )
 from ..utils.files import atomic_write, exists, file_key
-from ..utils.parallel import Executor, Threads, map_blocks
+from ..utils.parallel import Executor, ThreadExecutor, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from ..utils.text_io import failure_reason, printable, shorten
 from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, window_progress
@@ -128,7 +128,12 @@ def extract_features(
     fingerprints = [_extraction_fingerprint(recipe, record, default_size) for record in images]
     finished = [_is_up_to_date(*pair) for pair in zip(files, fingerprints, strict=True)]
     todo = [
-        (record.path.absolute(), default_size.with_table(record.mpp), file.absolute(), fingerprint)
+        (
+            record.path.absolute(),
+            default_size.with_table_mpp(record.mpp),
+            file.absolute(),
+            fingerprint,
+        )
         for record, file, fingerprint, is_done in zip(
             images, files, fingerprints, finished, strict=True
         )
@@ -136,7 +141,7 @@ def extract_features(
     ]
     image_progress = no_callback if executor else callback
     extract = partial(_extract_image, recipe, 1 if executor else n_jobs, image_progress)
-    reasons = (executor or Threads(1)).map(extract, todo, on_worker_death=str)
+    reasons = (executor or ThreadExecutor(1)).map(extract, todo, on_worker_death=str)
     fractions = cumulative_shares(
         [0 if f else estimated_bytes(r.path) for r, f in zip(images, finished, strict=True)]
     )
@@ -184,7 +189,7 @@ def _extraction_fingerprint(
     return {
         "recipe": settings,
         "image": image,
-        "size": list(astuple(default_size.with_table(record.mpp))),
+        "size": list(astuple(default_size.with_table_mpp(record.mpp))),
     }
 
 
@@ -227,7 +232,7 @@ def _extract_image(
     """
     image, default_size, file, fingerprint = task
     try:
-        size = default_size.at(image)
+        size = default_size.resolve(image)
         with open_prepared_image(image, size.user_mpp, recipe) as prepared:
             _write_feature_file(file, prepared, recipe, fingerprint, n_jobs, callback)
     except Exception as error:

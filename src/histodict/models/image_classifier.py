@@ -213,10 +213,10 @@ class ImageClassifier(ImageEstimator):
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = PixelSizeOption.from_mpp(mpp).at(path)
+        size = PixelSizeOption.from_mpp(mpp).resolve(path)
         image_scores = self._score_image(path, size.user_mpp, callback, within)
         prediction = self._make_prediction(path, image_scores, error_rate)
-        return replace(prediction, size=size.assuming(self.model_.mpp_))
+        return replace(prediction, size=size.with_assumed_mpp(self.model_.mpp_))
 
     def _make_prediction(
         self, path: ImageLike, image_scores: ImageScores, error_rate: float

@@ -410,7 +410,7 @@ class WholeImagePipeline(ImagePipeline):
             for row, mean in zip(X, means, strict=True):
                 row[: len(mean)] = mean  # without tissue, a single NaN
             return X
-        from ..image_features import FEATURES, image_features
+        from ..image_features import FEATURES, extract_image_features
 
         recipe = self.recipe
         reduction: list[Any] = [recipe.stain, recipe.downsample]
@@ -418,7 +418,7 @@ class WholeImagePipeline(ImagePipeline):
             reduction = [recipe.stain, recipe.mpp, sorted({str(mpp) for mpp in images.values()})]
         if FEATURES[features].is_tile_mean:  # slides are represented by squares
             reduction += [recipe.min_tissue_fraction, _N_SQUARES, _SQUARE_PX]
-        return image_features(
+        return extract_image_features(
             list(images),
             features,
             partial(_whole_image_pixels, images, recipe, trained_mpp),

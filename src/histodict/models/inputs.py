@@ -265,7 +265,9 @@ def check_and_sort_images(
     ValueError
         If equal images have different labels.
     """
-    check_readable(manifest.records, n_jobs, callback, make_usability_check([recipe])).check()
+    check_readable(
+        manifest.records, n_jobs, callback, make_usability_check([recipe])
+    ).raise_if_unusable()
     check_duplicates_by_content(manifest)
     return sorted_by_content(manifest)
 

@@ -34,7 +34,7 @@ from ..images.file_types import check_not_special
 from ..utils.array_schema import ArraySpec, Sizes, validate_arrays
 from ..utils.files import atomic_write
 from ..utils.text_io import parse_json, shorten
-from ..utils.validation import check_choice, check_kind, check_number, check_whole_number, hint
+from ..utils.validation import check_choice, check_number, check_type, check_whole_number, hint
 from .class_labels import LABEL_TYPES, labels_from_names
 
 # Names of the parameters of the decision, which are numbers, by the kind of model.
@@ -213,7 +213,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
     check_choice("kind", header["kind"], DECISION_PARAMETERS)
     _check_classes(header["classes"])
     if header["mpp"] is not None:
-        check_number("mpp", header["mpp"], above=True)
+        check_number("mpp", header["mpp"], exclusive=True)
     check_whole_number("n_features", header["n_features"], 1)
     _check_fields("recipe: ", header["recipe"], _RECIPE_FIELDS)
     _check_decision(header["kind"], header["decision_parameters"])
@@ -231,7 +231,7 @@ def _check_fields(location: str, values: Mapping[str, Any], kinds: Mapping[str, 
     for name, kind in kinds.items():
         if name not in values:
             raise ValueError(f"{location}{name} is missing")
-        check_kind(f"{location}{name}", values[name], kind)
+        check_type(f"{location}{name}", values[name], kind)
 
 
 def _check_classes(classes: list[str]) -> None:
@@ -249,7 +249,7 @@ def _check_decision(kind: str, decision: Mapping[str, Any]) -> None:
     if set(decision) != set(names):
         raise ValueError(f"a {kind} has the decision parameters {names}, not {short(decision)}")
     for name, value in decision.items():
-        check_kind(name, value, "float")
+        check_type(name, value, "float")
         check_number(name, value, low=-float("inf"))
     if "min_patches" in decision:
         check_whole_number("min_patches", decision["min_patches"], 1)
@@ -261,7 +261,7 @@ def _check_training(training: Mapping[str, Any]) -> None:
     _check_fields("training_info: ", training, known)
     check_tuning(training.get("tuning", []))
     for member in training.get("estimators", []):
-        check_kind("training_info: an estimator", member, "dict[str, Any]")
+        check_type("training_info: an estimator", member, "dict[str, Any]")
         types = {"unseen": "float | None", "recipe": "dict[str, Any]"}
         # A member that could not be trained has no weight.
         _check_fields(
@@ -275,7 +275,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
     if not isinstance(members, list) or bool(members) != (header["kind"] == "ensemble"):
         raise ValueError("only an ensemble has estimators, a list of models")
     for member in members:
-        check_kind("a member", member, "dict[str, Any]")
+        check_type("a member", member, "dict[str, Any]")
         if member.get("kind") != "tissue-classifier" or member.get("classes") != header["classes"]:
             raise ValueError(
                 "the estimators of an ensemble must be tissue-classifiers of its classes"
@@ -353,10 +353,10 @@ def _read_verified(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     text, arrays = _read_safetensors(path)
     try:
         header = parse_json(text)
-        check_kind("the header", header, "dict[str, Any]")
+        check_type("the header", header, "dict[str, Any]")
         _check_schema(path, header.get("schema"))
         _check_digest(path, header.pop(_DIGEST_KEY, None), header, arrays)
-        check_kind("versions", header.get("versions"), "dict[str, Any]")
+        check_type("versions", header.get("versions"), "dict[str, Any]")
         validate_header(header)
     except ModelFileError:
         raise
@@ -388,7 +388,7 @@ def _read_safetensors(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _check_schema(path: Path, schema: object) -> None:
-    check_kind("schema", schema, "int")
+    check_type("schema", schema, "int")
     if schema != SCHEMA:
         raise ModelFileError(
             f"{path}: has schema {short(schema)}, this version of histodict reads schema {SCHEMA}: "

@@ -51,7 +51,7 @@ from ..patches.sampling import LocationConstraint, region_constraint
 from ..patches.vectors import Projection
 from ..utils.array_schema import ArraySpec
 from ..utils.cache import ArrayCache
-from ..utils.parallel import Executor, Threads, map_blocks
+from ..utils.parallel import Executor, ThreadExecutor, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .image_pipeline import AtomTable, ImagePipeline, ImageScores
 from .inputs import no_tissue_message, warn_no_tissue, warn_whole_images
@@ -154,7 +154,7 @@ def map_with_progress(
     ----------
     function : function of an index
     n_items : number of calls
-    stage : key of `progress.STAGES`
+    stage : key of `progress.STAGE_LABELS`
     callback : receives the progress at the start and after each item
     executor : runs the calls
     weights : relative durations of the calls; empty if they are equal
@@ -345,7 +345,7 @@ class PatchPipeline(ImagePipeline):
             self.random_state,
             self.cache,
             callback,
-            executor or Threads(self.n_jobs),
+            executor or ThreadExecutor(self.n_jobs),
         )
         X = patches.features
         self._check_classes(patches.labels)
@@ -430,7 +430,7 @@ class PatchPipeline(ImagePipeline):
             within = record.region_of_interest
             return reduce(index, single.score_image(record.path, record.mpp, within=within))
 
-        executor = executor or Threads(self.n_jobs)
+        executor = executor or ThreadExecutor(self.n_jobs)
         n_bytes = [estimated_bytes(record.path) for record in records]
         return map_with_progress(score, len(records), "decision", callback, executor, n_bytes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.text_io import read_json, shorten
-from ..utils.validation import check_choice, check_kind, check_names, check_whole_number
+from ..utils.validation import check_choice, check_setting_names, check_type, check_whole_number
 from .ensemble import EnsembleClassifier
 from .ensemble_recipes import ensemble_recipes, resolve_ensemble_recipe
 from .model_file import load_model_of_kind, validate_header
@@ -48,7 +48,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_whole_number("calibration_folds", self.calibration_folds, 0)
-        check_kind("ensemble", self.ensemble, "bool")
+        check_type("ensemble", self.ensemble, "bool")
         if self.ensemble and self.calibration_folds < 2:
             raise ValueError(
                 "the weights of an ensemble are fitted on unseen patients: set "
@@ -115,7 +115,7 @@ class Plan:
         -------
         Plan
         """
-        check_kind("a plan", values, "dict[str, Any]")
+        check_type("a plan", values, "dict[str, Any]")
         plan_settings = {name: values[name] for name in _PLAN_SETTINGS if name in values}
         recipe_settings = {
             name: value for name, value in values.items() if name not in _PLAN_SETTINGS
@@ -146,7 +146,7 @@ class Plan:
         -------
         Plan
         """
-        check_names(settings, self.recipe.settings() | set(_PLAN_SETTINGS))
+        check_setting_names(settings, self.recipe.settings() | set(_PLAN_SETTINGS))
         recipe_settings = {
             name: text for name, text in settings.items() if name not in _PLAN_SETTINGS
         }

@@ -25,7 +25,7 @@ from ..annotations.annotation_file import AnnotationFile
 from ..encoders import get_patch_features
 from ..images.file_types import ImageError
 from ..images.memory_image import ImageLike, cache_key, stable_cache_key
-from ..images.pixel_size import file_pixel_size, pixel_size_advice, size_hint
+from ..images.pixel_size import file_pixel_size, pixel_size_advice, pixel_size_hint
 from ..images.source import ImageSource, open_image
 from ..patches.grid import PatchGrid, RegionSource, fit_grid, with_large_chunks
 from ..patches.sampling import MIN_OVERLAP, LocationConstraint, region_constraint
@@ -223,7 +223,7 @@ class PreparedImage:
         self.mpp = source.mpp
         self.offset = source.offset
         self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
-        self._inside = within.region(source) if within else None
+        self._inside = within.region_mask(source) if within else None
         # A tile or photograph is cropped to its content.
         content = crop_to_content(source, recipe.patch_px * self.downsample, self._image_key)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
@@ -282,7 +282,7 @@ class PreparedImage:
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
                 for part in (rows, columns)
             )
-            maybe_tissue = background.maybe_tissue(x, y, side) & self.inside_mask(
+            maybe_tissue = background.may_have_tissue(x, y, side) & self.inside_mask(
                 grid, rows, columns
             )
             if maybe_tissue.any():
@@ -383,7 +383,7 @@ def image_downsample(
     """
     if recipe.mpp is not None:
         if mpp is None:
-            file_hint = size_hint(path)
+            file_hint = pixel_size_hint(path)
             raise ImageError(
                 f"{path}: the pixel size is unknown, and the model works at {recipe.mpp:g} µm "
                 f"per pixel: {pixel_size_advice()}{file_hint and f'. {file_hint}'}"
@@ -450,7 +450,7 @@ class PrecomputedImage(PreparedImage):
         self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
         self.content = self
-        self._inside = within.region(self) if within else None
+        self._inside = within.region_mask(self) if within else None
         self._rows = np.flatnonzero(self._stored_patches_inside())  # rows of the file
         self.cells = positions[self._rows]
         self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
@@ -538,7 +538,7 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
 def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
     """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
-        file.check()
+        file.check_values()
     mismatches = file.metadata.differences(trained) if trained else []
     if mismatches:
         raise ImageError(

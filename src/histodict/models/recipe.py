@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..decision.aggregation import AGGREGATORS
-from ..encoders import BORDERS, PRECOMPUTED, get_patch_features, missing_dependency
+from ..encoders import BORDER_MODES, PRECOMPUTED, get_patch_features, missing_dependency
 from ..methods.registry import METHODS, get_method
 from ..patches.vectors import PATCH_FEATURES
-from ..preprocessing.quality import NONE, check_quality
+from ..preprocessing.quality import NONE, check_quality_filters
 from ..preprocessing.stain import NORMALIZERS
 from ..utils.text_io import parse_json
 from ..utils.validation import (
     check_choice,
-    check_kind,
-    check_names,
     check_number,
+    check_setting_names,
+    check_type,
     check_whole_number,
     install_command,
 )
@@ -101,8 +101,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            check_kind(setting.name, getattr(self, setting.name), str(setting.type))
-        check_quality(
+            check_type(setting.name, getattr(self, setting.name), str(setting.type))
+        check_quality_filters(
             self.quality_filters, self.method, get_method(self.method).uses_patch_features
         )
         check_whole_number("patch_px", self.patch_px, 2)
@@ -121,14 +121,14 @@ class Recipe:
         if self.stride_px is not None:
             check_whole_number("stride_px", self.stride_px, 1)
         if self.mpp is not None:
-            check_number("mpp", self.mpp, above=True)
+            check_number("mpp", self.mpp, exclusive=True)
         if max(self.downsample, self.mpp or 0) > _MAX_DOWNSAMPLE:
             raise ValueError(f"downsample and mpp must be at most {_MAX_DOWNSAMPLE:g}")
         for name, value, known in (
             ("method", self.method, METHODS),
             ("stain", self.stain, NORMALIZERS),
             ("aggregation", self.aggregation, AGGREGATORS),
-            ("border_mode", self.border_mode, BORDERS),
+            ("border_mode", self.border_mode, BORDER_MODES),
         ):
             check_choice(name, value, known)
         self._check_features()
@@ -215,7 +215,7 @@ class Recipe:
         -------
         Recipe
         """
-        check_kind("a recipe", values, "dict[str, Any]")
+        check_type("a recipe", values, "dict[str, Any]")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -299,7 +299,7 @@ class Recipe:
         -------
         Recipe
         """
-        check_names(settings, self.settings())
+        check_setting_names(settings, self.settings())
         types = {f.name: str(f.type) for f in fields(self)}
         return self.replace_settings(
             {
@@ -319,7 +319,7 @@ class Recipe:
         -------
         Recipe
         """
-        check_names(values, self.settings())
+        check_setting_names(values, self.settings())
         field_names = {f.name for f in fields(self)}
         parameters = {name: value for name, value in values.items() if name not in field_names}
         changed = {name: value for name, value in values.items() if name in field_names}

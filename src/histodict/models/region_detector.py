@@ -397,11 +397,13 @@ class RegionDetector(ImageEstimator):
         """
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
-        size = PixelSizeOption.from_mpp(mpp).at(path)
+        size = PixelSizeOption.from_mpp(mpp).resolve(path)
         patch_map = self.model_.score_image(path, size.user_mpp, callback, within).patch_map
         assert patch_map is not None
         return self._make_prediction(
-            patch_map.threshold(self.margin_threshold_), path, size.assuming(self.model_.mpp_)
+            patch_map.threshold(self.margin_threshold_),
+            path,
+            size.with_assumed_mpp(self.model_.mpp_),
         )
 
     def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:

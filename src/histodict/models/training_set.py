@@ -105,7 +105,7 @@ def resolve_training_set(
     message = multiple_splits_warning(manifest.root, manifest.records)
     if message:
         warnings.warn(message, stacklevel=3)  # attributed to the caller of fit
-        manifest = manifest.drop_split_column()
+        manifest = manifest.without_splits()
     if positive is not None:
         if y is not None:
             raise ValueError(

@@ -18,7 +18,7 @@ from ..datasets.manifest import read_manifest
 from ..reports.html import write_page
 from ..synthetic.dataset import cached_synthetic_dataset
 from ..utils.parallel import ExecutionOptions
-from ..utils.progress import STAGES, Progress
+from ..utils.progress import STAGE_LABELS, Progress
 from ..utils.text_io import read_checked_json, write_checked_json, write_table
 from . import complexity
 from .accuracy import (
@@ -78,7 +78,7 @@ EXPERIMENTS: dict[str, Callable[[Setting], Outcome]] = {
 SYNTHETIC = "synthetic"
 ALL = "all"
 EXPERIMENT_NAMES = (*EXPERIMENTS, complexity.NAME, ALL)
-_PAGE = "index.html"
+_PAGE_NAME = "index.html"
 _INTRODUCTION = (
     "Made with histodict. Published figures are hollow and are from Vu, Mousavi, Monga, Rao, "
     "Rao, IEEE Transactions on Medical Imaging, 2016; the others were measured on other "
@@ -106,7 +106,7 @@ def reproduce(
     output : folder to write to; several runs share its page
     sizes : FULL, as in the paper, or QUICK, for a preview in minutes
     part : use only the tasks whose name contains this text; None for all
-    options : methods, preset, settings, repeats
+    options : methods, preset, settings and repeats of the experiments; None for the defaults
     execution : number of threads, and progress callback
     """
     if experiment not in EXPERIMENT_NAMES:
@@ -160,7 +160,7 @@ def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> Execu
     """Return options whose progress stages begin with the name of the experiment."""
 
     def report(progress: Progress) -> None:
-        name = STAGES.get(progress.stage, progress.stage).lower()
+        name = STAGE_LABELS.get(progress.stage, progress.stage).lower()
         execution.callback(replace(progress, stage=f"{experiment}: {name}"))
 
     return replace(execution, callback=report)
@@ -170,7 +170,7 @@ def _with_experiment_name(execution: ExecutionOptions, experiment: str) -> Execu
 
 
 def _write_outcome(outcome: Outcome, output: Path, dataset: str) -> None:
-    """Write figure, tables, metadata and page; `dataset` is empty if the experiment needs none."""
+    """Write figure, tables, metadata and page; `dataset` is "" if the experiment needs no data."""
     folder = output / dataset
     folder.mkdir(parents=True, exist_ok=True)
     files = save_figure(outcome, folder / outcome.name)
@@ -196,7 +196,7 @@ def _write_outcome(outcome: Outcome, output: Path, dataset: str) -> None:
         "lead": _INTRODUCTION,
         "entries": _page_entries(output),
     }
-    write_page(output / _PAGE, "paper/page.html.j2", content)
+    write_page(output / _PAGE_NAME, "paper/page.html.j2", content)
 
 
 def _read_entry(file: Path) -> dict[str, Any] | None:

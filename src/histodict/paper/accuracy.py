@@ -23,7 +23,7 @@ from ..evaluation.runs import EvaluationTask
 from ..images.pixel_size import PixelSizeOption
 from ..model_selection.protocols import learning_curve_splits
 from ..models import NO_TISSUE_LABEL, TissueClassifier
-from ..reports.html import INK
+from ..reports.html import TEXT_COLOUR
 from ..utils.text_io import Row
 from .setting import (
     CLASS_DICTIONARY_METHODS,
@@ -88,10 +88,9 @@ def _draw_accuracy(all_rows: list[Row]) -> Figure:
             draw_bar(ax, y, row["accuracy"], row["method"], filled=is_measured)
             if is_measured:
                 interval = [row["low"], row["high"]]
-                ax.plot(interval, [y, y], color=INK, linewidth=1.2, marker="|")
-            ax.text(
-                1, y, f"{row['accuracy']:.1f}", va="center", color="white" if is_measured else INK
-            )
+                ax.plot(interval, [y, y], color=TEXT_COLOUR, linewidth=1.2, marker="|")
+            colour = "white" if is_measured else TEXT_COLOUR
+            ax.text(1, y, f"{row['accuracy']:.1f}", va="center", color=colour)
         ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
         ax.set_ylim(n_lines - 0.4, -0.6)  # equal bar widths in all panels
         title = f"{data} ({rows[0]['source']})"
@@ -176,7 +175,7 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     ax.imshow(percentages, cmap="Blues", vmin=0, vmax=130, aspect="auto")
     for (y, x), value in np.ndenumerate(percentages):
         suffix = "" if cells[(*lines[y], columns[x])]["sums_to_100"] else " *"
-        colour = "white" if value > 70 else INK  # contrast to the background
+        colour = "white" if value > 70 else TEXT_COLOUR  # contrast to the background
         text = f"{value:.2f}{suffix}"
         ax.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
     ax.set_xticks(range(len(columns)), columns)
@@ -184,26 +183,27 @@ def _draw_matrices(ax: Axes, rows: list[Row]) -> None:
     ax.tick_params(labelsize=7, length=0)
     n_classes = len({truth for _, truth in lines})
     for y in range(n_classes, len(lines), n_classes):
-        ax.axhline(y - 0.5, color=INK, linewidth=0.8)
+        ax.axhline(y - 0.5, color=TEXT_COLOUR, linewidth=0.8)
 
 
 ROC = "roc"
 THETAS = np.arange(101) / 100
-SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
+REGION_SIZES = np.arange(1, MAX_MIN_PATCHES + 1)  # values of m
 Rates = tuple[NDArray[np.float64], NDArray[np.float64]]  # false alarm and miss rates
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """ROC curve of a method: false alarm and miss rates by threshold "θ" or "m".
+    """ROC curve of a method over one threshold: fraction θ (images) or region size m (regions).
 
     Attributes
     ----------
-    row : columns "data", "source" and "method"
-    parameter : name of the threshold
-    values, rates : thresholds, and the (false alarm, miss) rates at each
-    operating_point : rates at the thresholds that were chosen on training images
-    chosen_values : thresholds that were chosen on training images
+    row : table columns that identify the curve: "data", "source" and "method"
+    parameter : name of the threshold, "θ" or "m"
+    values : (n_thresholds,), thresholds
+    rates : false alarm rates and miss rates, (n_thresholds,) each
+    operating_point : (false alarm rate, miss rate) at the thresholds chosen on training images
+    chosen_values : threshold chosen on the training images of each split
     """
 
     row: Row
@@ -330,7 +330,10 @@ def _healthy_fraction_threshold(model: TissueClassifier) -> float:
 def theta_rates(
     healthy_fractions: NDArray[np.float64], diseased: NDArray[np.bool_], thetas: NDArray[np.float64]
 ) -> Rates:
-    """Return (false alarm, miss) rates for every θ, the minimum fraction of healthy patches."""
+    """Return (false alarm, miss) rates at each θ in `thetas`.
+
+    An image is called healthy if its fraction of healthy patches is at least θ.
+    """
     called_healthy = healthy_fractions >= thetas[:, None]
     return 1 - called_healthy[:, ~diseased].mean(axis=1), called_healthy[:, diseased].mean(axis=1)
 
@@ -345,34 +348,36 @@ def _region_curves(
     for method in methods:
         tasks = setting.tasks({method: setting.plan(method)}, splits)
         models = setting.train_models(tasks, manifest)
-        findings = [
+        largest_regions = [
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
-        curve = RegionSizeCurve.from_regions([finding for part in findings for finding in part])
+        curve = RegionSizeCurve.from_regions(
+            [finding for part in largest_regions for finding in part]
+        )
         sizes = [model.min_patches_ for model in models]
         row = setting.identifying_columns(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(
             row,
             "m",
-            SIZES,
+            REGION_SIZES,
             (curve.false_positive_rate, curve.false_negative_rate),
-            _rates_at_sizes(findings, sizes),
+            _rates_at_sizes(largest_regions, sizes),
             sizes,
         )
 
 
 def _rates_at_sizes(
-    findings: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
+    largest_regions: Sequence[Sequence[LargestRegionSizes]], sizes: Sequence[int]
 ) -> tuple[float, float]:
     """Return the rates (false alarm, miss) of all test images.
 
     Parameters
     ----------
-    findings : for each split, the largest regions of its test images
+    largest_regions : for each split, the largest regions of its test images
     sizes : for each split, the minimum region size m
     """
-    pairs = [(f, m) for part, m in zip(findings, sizes, strict=True) for f in part]
+    pairs = [(f, m) for part, m in zip(largest_regions, sizes, strict=True) for f in part]
     alarms = [f.false_positive_size >= m for f, m in pairs if f.false_positive_size is not None]
     misses = [f.true_positive_size < m for f, m in pairs if f.true_positive_size is not None]
     return float(np.mean(alarms)), float(np.mean(misses))
@@ -432,9 +437,10 @@ class Sweep:
 
     Attributes
     ----------
-    name, title : name of the files, and heading
+    name : name of the experiment and its files
+    title : heading
     axis : name of the size, for axes and tables
-    published_at : size for which the paper prints accuracies
+    published_at : text that states the size for which the paper prints accuracies
     """
 
     name: str
@@ -518,7 +524,7 @@ def training_sizes(manifest: Manifest, n_repeats: int, n_sizes: int) -> list[int
 def _run_sweep(
     setting: Setting, sweep: Sweep, methods: list[str], parameter: str, sizes: Sequence[int]
 ) -> Outcome:
-    """Evaluate every method with each of the sizes as `parameter`, on the same splits."""
+    """Evaluate every method on the same splits, with each of `sizes` as `parameter`."""
     if parameter in setting.options.settings:
         raise ValueError(f"{sweep.name} varies {parameter}; omit --set {parameter}=…")
     steps = {f"{method} {size}": (method, size) for method in methods for size in sizes}

@@ -127,8 +127,8 @@ CODES = "codes"
 _CODES_METHODS = ("dfdl", "lcksvd")
 # Number of patches whose codes are shown; more would overcrowd the figure.
 _MAX_PATCHES = 400
-_IMAGE_SIDE = 600
-_BORDER = "#cc0000"
+_THUMBNAIL_PX = 600
+_BORDER_COLOUR = "#cc0000"
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _code_rows(image_codes: ImageCodes, classes: list[str]) -> list[Row]:
 
 def _read_thumbnail(path: Path) -> NDArray[np.uint8]:
     with open_image(path) as source:
-        return source.thumbnail(min(_IMAGE_SIDE, max(source.size)))
+        return source.thumbnail(min(_THUMBNAIL_PX, max(source.size)))
 
 
 def _draw_codes(
@@ -256,16 +256,15 @@ def _draw_codes(
     return figure
 
 
-def _scatter_codes(ax: Axes, shown: ImageCodes, classes: list[str]) -> None:
-    entries: Any = shown.codes.tocoo()
-    colour, _ = method_style(shown.method)
+def _scatter_codes(ax: Axes, image_codes: ImageCodes, classes: list[str]) -> None:
+    entries: Any = image_codes.codes.tocoo()
+    colour, _ = method_style(image_codes.method)
     ax.scatter(entries.col, entries.data, 3, color=colour, linewidths=0, rasterized=True)
-    n_codes = shown.codes.shape[1]
+    n_codes = image_codes.codes.shape[1]
     for i in range(1, len(classes)):
-        ax.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER, linewidth=1.2)
+        ax.axvline(i * n_codes / len(classes) - 0.5, color=_BORDER_COLOUR, linewidth=1.2)
     ax.set_xlim(-0.5, n_codes - 0.5)
-    ax.set_title(
-        f"{shown.method} on {shown.truth}: {shown.own_class_fraction:.0%} on the own class"
-    )
+    fraction = f"{image_codes.own_class_fraction:.0%}"
+    ax.set_title(f"{image_codes.method} on {image_codes.truth}: {fraction} on the own class")
     ax.set_xlabel(f"atoms: {' | '.join(classes)}")
     ax.set_ylabel("code")

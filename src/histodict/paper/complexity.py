@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..methods.registry import get_method
-from ..utils.parallel import ExecutionOptions, count_jobs
+from ..utils.parallel import ExecutionOptions, effective_n_jobs
 from ..utils.progress import Progress
 from ..utils.text_io import Row
 from .setting import (
@@ -34,10 +34,10 @@ from .setting import (
 )
 
 NAME = "complexity"
-STEPS = (1, 3, 10)  # q
+STEPS = (1, 3, 10)  # values of q, the number of steps of the l1 solver
 _TIME_COLUMNS = ("published seconds", "recorded seconds", "measured seconds")
 
-# Functions of c, k, N, d, L and q.
+# Numbers of operations, as functions of c, k, N, d, L and q (see above).
 OPERATIONS: dict[str, Callable[..., int]] = {
     "dfdl": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + L**2),
     "lcksvd": lambda c, k, N, d, L, q: c**2 * k * N * (2 * d + 2 * c * k + L**2),
@@ -74,7 +74,7 @@ def run(
         note=(
             f"Operations of coding in one iteration at {counted_problem}. Times: published for "
             f"that size (MATLAB); measured for a whole training at {measured_problem}, "
-            f"{measured_problem.n_iter} iterations, {count_jobs(execution.n_jobs)} threads; "
+            f"{measured_problem.n_iter} iterations, {effective_n_jobs(execution.n_jobs)} threads; "
             "recorded with histodict at the published size with its own number of iterations, for "
             "methods in the table of recorded times."
         ),

@@ -87,7 +87,8 @@ def dataset_from_records(
 ) -> Dataset:
     """Create a data set from records, sorted by path.
 
-    An image without a patient counts as a separate patient, which adds a warning with `reason`.
+    Images without a patient count as separate patients; a warning reports them and ends with
+    `reason`. `warnings` are further warnings.
     """
     ordered = sorted(records, key=lambda record: record.path)
     n_unknown = sum(not record.patient for record in ordered)
@@ -143,7 +144,7 @@ def read_table_rows(table: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-_MASKS = "masks"
+_MASK_FOLDER = "masks"
 
 # Each function find_… returns the tasks of a folder; an empty list if it has another layout.
 
@@ -191,7 +192,7 @@ def _match_file_names(root: Path, pattern: re.Pattern[str]) -> list[tuple[Path, 
 # --- class folders ------------------------------------------------------------------------------
 
 # TCGA-06-0137-01A-01-BS1: project, tissue source site, participant, then sample and slide.
-_BARCODE = re.compile(
+_TCGA_BARCODE = re.compile(
     r"(?P<slide>(?P<patient>TCGA-(?P<site>[A-Z0-9]{2})-[A-Z0-9]{4})(-[A-Z0-9]{2,3})*)"
 )
 _LC25000 = {
@@ -205,7 +206,7 @@ _LC25000 = {
 _TISSUES_2018 = ("adi", "back", "deb", "lym", "muc", "mus", "norm", "str", "tum")
 _TISSUE_2016 = re.compile(r"0[1-8]_[a-z]+$")
 # The tumour of a tile of the 2016 set, with one slide each.
-_PRIMARY = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
+_PRIMARY_TUMOUR = re.compile(r"(?P<patient>(?P<slide>CRC-Prim-HE-\d+))")
 
 
 def find_tcga(root: Path) -> list[Dataset]:
@@ -215,8 +216,8 @@ def find_tcga(root: Path) -> list[Dataset]:
     the folder masks/.
     """
     folders = list_subfolders(root)
-    classes = {path.name: path for name, path in folders.items() if name != _MASKS}
-    records = _read_labelled_folders(root, classes, _BARCODE)
+    classes = {path.name: path for name, path in folders.items() if name != _MASK_FOLDER}
+    records = _read_labelled_folders(root, classes, _TCGA_BARCODE)
     if not any(record.patient for record in records):
         return []
     reason = "The file names have no barcode such as TCGA-06-0137."
@@ -266,7 +267,7 @@ def find_kather(root: Path) -> list[Dataset]:
     )
     return [
         dataset_from_records(
-            root.name, root, _read_labelled_folders(root, classes, _PRIMARY), reason=reason
+            root.name, root, _read_labelled_folders(root, classes, _PRIMARY_TUMOUR), reason=reason
         )
     ]
 
@@ -278,7 +279,7 @@ def _read_labelled_folders(
 
     Named groups of `pattern` match fields of `ImageRecord` in file names, such as the patient.
     """
-    mask_folder = list_subfolders(root).get(_MASKS)
+    mask_folder = list_subfolders(root).get(_MASK_FOLDER)
     masks = {path.stem: path for path in list_images(mask_folder)} if mask_folder else {}
     records = []
     for label, folder in class_folders.items():
@@ -291,8 +292,8 @@ def _read_labelled_folders(
 
 # --- images/ and masks/ -------------------------------------------------------------------------
 
-_PATIENT = re.compile(r"patient_?\d+", re.IGNORECASE)
-_SLIDE = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
+_PATIENT_PATTERN = re.compile(r"patient_?\d+", re.IGNORECASE)
+_SLIDE_PATTERN = re.compile(r"(tumor|normal|test)_\d+", re.IGNORECASE)
 
 
 def find_camelyon(root: Path) -> list[Dataset]:
@@ -301,9 +302,9 @@ def find_camelyon(root: Path) -> list[Dataset]:
     Return [] unless there are the folders images/ and masks/.
     """
     folders = list_subfolders(root)
-    if not {"images", _MASKS} <= set(folders):
+    if not {"images", _MASK_FOLDER} <= set(folders):
         return []
-    masks = {path.stem: path for path in list_images(folders[_MASKS])}
+    masks = {path.stem: path for path in list_images(folders[_MASK_FOLDER])}
     files = list_images(folders["images"])
     missing = [path.name for path in files if path.stem not in masks]
     if missing:
@@ -324,7 +325,7 @@ def find_camelyon(root: Path) -> list[Dataset]:
 
 def _slide_or_patient(name: str) -> str | None:
     """Return the patient or slide (CAMELYON16) in the name of a tile; None if it has neither."""
-    found = _PATIENT.search(name) or _SLIDE.search(name)
+    found = _PATIENT_PATTERN.search(name) or _SLIDE_PATTERN.search(name)
     return found[0].lower() if found else None
 
 
@@ -379,7 +380,7 @@ def _glas_record(root: Path, row: dict[str, str], files: dict[str, Path]) -> Ima
 
 _SPLITS = ("train", "valid", "test")
 _LABELS = ("normal", "tumour")
-_MAX_PER_CLASS = 1000
+_MAX_PER_CLASS = 1000  # images per class and split that are extracted from HDF5 files
 _EXTRACTED_FOLDER = "pcam-images"
 _HDF5_PREFIX = "camelyonpatch_level_2_split_"  # SPLIT_x.h5, SPLIT_y.h5, SPLIT_meta.csv
 

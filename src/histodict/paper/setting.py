@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from ..datasets.manifest import Manifest
 from ..encoders import get_patch_features
-from ..evaluation import Evaluation, check_measurable, load_or_train_model, run_evaluation
+from ..evaluation import Evaluation, check_metrics_defined, load_or_train_model, run_evaluation
 from ..evaluation.runs import EvaluationTask
 from ..methods.registry import METHODS
 from ..metrics import scores as metrics
@@ -39,7 +39,7 @@ from ..utils.progress import Progress
 from ..utils.text_io import Row
 from .image_sets import Dataset
 
-OURS = "histodict"
+OURS = "histodict"  # in the column "source" of tables: results of this package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ class Outcome:
     Attributes
     ----------
     name : name of the files and of the experiment
-    title, note : heading and caption
+    title : heading
+    note : caption
     rows : rows of the main table
     text : summary for the terminal
     draw : function that creates the figure; see `save_figure`
@@ -78,7 +79,10 @@ def describe_failures(evaluation: Evaluation) -> list[str]:
 
 
 def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
-    """Return columns: accuracy in percent, interval by patient, and number of predictions."""
+    """Return a table row: accuracy in percent, interval by patient, and number of predictions.
+
+    `size` is the number of training images per class; None if the protocol sets none.
+    """
     repeats = evaluation.repeats(method, size, "labels")
     interval = bootstrap_interval(metrics.accuracy, repeats)
     return {
@@ -91,7 +95,7 @@ def accuracy_row(evaluation: Evaluation, method: str, size: int | None) -> Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """Size of a training problem, by default as published; atoms and samples are per class."""
+    """Size of a training problem, by default as published; n_atoms and n_samples are per class."""
 
     n_classes: int = 2
     n_atoms: int = 500
@@ -223,9 +227,11 @@ class ExperimentSizes:
     Attributes
     ----------
     max_images : maximum number of images per class; None for all
-    recipe, parameters : changed recipe settings, and changed method parameters
-    n_atoms : bases per class (k); None for those of the preset
-    patches, bases : numbers of training patches and of bases to compare
+    recipe : recipe settings that replace those of the preset
+    parameters : method parameters that replace those of the preset
+    n_atoms : bases per class (k); None for the number of the preset
+    patches : numbers of training patches per class to compare
+    bases : numbers of bases per class to compare
     n_image_sizes : number of training set sizes to compare
     synthetic : number of patients, images per patient, and image size (width, height)
     timed_problem : problem for measuring run times
@@ -257,11 +263,12 @@ QUICK = ExperimentSizes(
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """Options of all experiments; () and None select the default of an experiment or data set.
+    """Options of all experiments.
 
     Attributes
     ----------
-    methods, preset : names of the methods, and of the preset of their settings
+    methods : names of the methods; empty for the default of each experiment
+    preset : preset of the methods' settings
     settings : recipe settings as text, as for `train --set`
     per_class : number of training images of each class; None for two-fold cross-validation
     n_repeats : number of repeated splits
@@ -282,7 +289,16 @@ class ExperimentOptions:
 
 @dataclass(frozen=True)
 class Setting:
-    """Data set, sizes and options of an experiment; `folder` stores runs and models for reuse."""
+    """Data set and options of an experiment.
+
+    Attributes
+    ----------
+    dataset : images
+    folder : folder in which runs and models are stored for reuse
+    sizes : sizes of the experiment
+    options : methods, preset, settings and repeats
+    execution : number of threads, cache folder, progress callback and executor
+    """
 
     dataset: Dataset
     folder: Path
@@ -305,14 +321,14 @@ class Setting:
         return limit_images(self.dataset.regions, self.sizes.max_images)
 
     def choose_methods(
-        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+        self, defaults: Sequence[str], supported: Sequence[str], reason: str
     ) -> list[str]:
         """Return the methods of the option --methods that the experiment supports.
 
         Parameters
         ----------
         defaults : methods if the option is not given
-        possible : methods that the experiment supports
+        supported : methods that the experiment supports
         reason : why the experiment supports no other methods, for the error message
 
         Raises
@@ -322,17 +338,17 @@ class Setting:
         """
         if not self.options.methods:
             return list(defaults)
-        chosen = [method for method in self.options.methods if method in possible]
+        chosen = [method for method in self.options.methods if method in supported]
         if not chosen:
-            raise NotPossibleError(f"{reason}; choose from {', '.join(possible)}")
+            raise NotPossibleError(f"{reason}; choose from {', '.join(supported)}")
         return chosen
 
     def plans(
-        self, defaults: Sequence[str], possible: Sequence[str], reason: str
+        self, defaults: Sequence[str], supported: Sequence[str], reason: str
     ) -> dict[str, Plan]:
         """Return the plan of each selected method; see `choose_methods` for the parameters."""
         return {
-            method: self.plan(method) for method in self.choose_methods(defaults, possible, reason)
+            method: self.plan(method) for method in self.choose_methods(defaults, supported, reason)
         }
 
     def compared_plans(self) -> dict[str, Plan]:
@@ -386,7 +402,7 @@ class Setting:
 
     def run(self, plans: Mapping[str, Plan], splits: Splits) -> Evaluation:
         """Evaluate every plan on every split, reusing runs in `folder`."""
-        check_measurable(self.images, splits)
+        check_metrics_defined(self.images, splits)
         folder = self.folder / "runs"
         results = run_evaluation(self.images, plans, splits, folder, [_SEED], self.execution)
         return Evaluation(self.images, splits, dict(plans), [_SEED], results, [], [], [])

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ..images.file_types import ImageError
 from ..precomputed.feature_file import FeatureFile
 from ..precomputed.formats import MAX_LENGTH
-from ..utils.validation import check_kind, check_number, check_whole_number
+from ..utils.validation import check_number, check_type, check_whole_number
 
 _CHUNK_PX = 1024
 
@@ -235,7 +235,7 @@ def _parse_grid(settings: dict[str, Any], max_cells: int) -> PatchGrid:
     grid = PatchGrid(**settings)
     for field in fields(grid):
         value = getattr(grid, field.name)
-        check_kind(field.name, value, str(field.type))
+        check_type(field.name, value, str(field.type))
         if not abs(value) <= MAX_LENGTH:  # also refuses NaN
             raise ValueError(f"{field.name} must be at most {MAX_LENGTH:,}, not {short(value)}")
     for name in ("n_rows", "n_columns", "patch_px", "stride_px"):

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images.file_types import FOLDER_IMAGES, ImageError
-from ..utils.files import exists, file_bytes, file_key
+from ..images.file_types import FOLDER_IMAGE_SUFFIXES, ImageError
+from ..utils.files import exists, file_key, file_size
 from ..utils.missing_chunks import check_missing_chunks
 from ..utils.text_io import parse_json
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 from .formats import (
     FEATURES,
     HISTODICT_ATTRIBUTE,
@@ -52,13 +52,13 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[FeatureContent]]] = {
     ".npz": open_npz,
     ".zarr": open_zarr,
 }
-_TENSORS = (".pt", ".pth")
+_PYTORCH_SUFFIXES = (".pt", ".pth")
 _DEFAULT_SIDE_PX = 256  # of a patch, if neither attributes nor coords determine it
 _BLOCK_BYTES = 8 * 2**20
 _MAX_ROWS, _MAX_COLUMNS = 10_000_000, 100_000  # larger shapes mean damage
 _MAX_GAP = 8  # maximum difference of row numbers that are read together
-_MAX_CHARACTERS = 300  # of a name
-_MAX_DIFFERENCE = 0.1  # relative, of equal magnifications
+_MAX_CHARACTERS = 300  # in a name
+_MAX_DIFFERENCE = 0.1  # relative; magnifications that differ by less are equal
 
 
 class FeatureFile:
@@ -70,16 +70,16 @@ class FeatureFile:
     size : (width, height) of the slide in level-0 pixels; None if the file does not state it
     mpp : µm per level-0 pixel; None if the file does not state it
     offset : (x, y) of the image's upper left pixel in the coords; (0, 0) in files of other programs
-    settings : settings of a file written by `histodict features`; else empty
+    settings : settings of `histodict features`, if it wrote the file; else empty
     metadata : length of the vectors, encoder and magnification
     missing_chunks : number of missing chunks, which are read as the fill value
     """
 
     def __init__(self, path: Path, content: FeatureContent) -> None:
         self.path = path
-        self._features, self._has_leading_axis = _read_features(path, content.features)
+        self._features, self._has_leading_axis = _check_features_array(path, content.features)
         self.n_rows, length = self._features.shape[-2:]
-        _check_shape(path, content.coords, self.n_rows)
+        _check_coords_array(path, content.coords, self.n_rows)
         self.missing_chunks = content.missing[0]
         self._coords, self._are_centres = content.coords, content.are_centres
         self._attributes = known = FileAttributes(path, content.attributes, content.names)
@@ -163,7 +163,7 @@ class FeatureFile:
         for start in range(0, self.n_rows, step):
             yield slice(start, min(start + step, self.n_rows))
 
-    def check(self) -> None:
+    def check_values(self) -> None:
         """Read the whole file; raise ImageError if it has no vectors or invalid values."""
         if not self.n_rows:
             raise ImageError(f"{self.path}: contains no vectors, because no tissue was detected")
@@ -189,7 +189,7 @@ def open_features(path: Path) -> Iterator[FeatureFile]:
 def check_features(path: Path) -> None:
     """Read a whole feature file; raise ImageError if it has no vectors or invalid values."""
     with open_features(path) as file:
-        file.check()
+        file.check_values()
 
 
 def check_has_slide_size(path: Path) -> None:
@@ -206,12 +206,12 @@ def is_feature_file(path: object) -> bool:
     """Return whether a path has the suffix of a feature file and, if it is Zarr, has `features`."""
     if not isinstance(path, Path) or path.suffix.lower() not in FORMATS:
         return False
-    return path.suffix.lower() not in FOLDER_IMAGES or (path / FEATURES).is_dir()
+    return path.suffix.lower() not in FOLDER_IMAGE_SUFFIXES or (path / FEATURES).is_dir()
 
 
 def check_has_positions(path: Path) -> None:
     """Raise ImageError if a path has the suffix of a PyTorch file, which has no positions."""
-    if path.suffix.lower() not in _TENSORS:
+    if path.suffix.lower() not in _PYTORCH_SUFFIXES:
         return
     names = [path.with_suffix(suffix) for suffix in (".h5", ".hdf5")]
     names += [path.parent.parent / "h5_files" / name.name for name in names]  # layout of CLAM
@@ -244,7 +244,7 @@ def common_metadata(paths: Iterable[object]) -> FeatureMetadata | None:
 
 
 @lru_cache(maxsize=100_000)
-def _read_metadata(path: Path, state: str) -> FeatureMetadata:
+def _read_metadata(path: Path, cache_key: str) -> FeatureMetadata:
     with open_features(path) as file:
         return file.metadata
 
@@ -252,7 +252,7 @@ def _read_metadata(path: Path, state: str) -> FeatureMetadata:
 # --- arrays -------------------------------------------------------------------------------------
 
 
-def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
+def _check_features_array(path: Path, vectors: Any) -> tuple[Any, bool]:
     """Return the checked array of vectors, and whether it has a leading axis of length 1."""
     shape = tuple(vectors.shape)
     has_leading_axis = len(shape) == 3 and shape[0] == 1
@@ -273,7 +273,7 @@ def _read_features(path: Path, vectors: Any) -> tuple[Any, bool]:
     return vectors, has_leading_axis
 
 
-def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
+def _check_coords_array(path: Path, coords: Any, n_rows: int) -> None:
     """Raise ImageError if coords are missing or have a wrong shape or data type."""
     if coords is None:
         raise ImageError(
@@ -289,7 +289,7 @@ def _check_shape(path: Path, coords: Any, n_rows: int) -> None:
     if dtype.kind not in "iuf":
         raise _coords_error(path)
     try:  # coords are read as a whole
-        check_array_size("coords", 2 * n_rows * dtype.itemsize, file_bytes(path))
+        check_array_size("coords", 2 * n_rows * dtype.itemsize, file_size(path))
     except ValueError as error:
         raise ImageError(f"{path}: {error}") from error
 
@@ -350,14 +350,14 @@ def check_coordinates(
 
 @dataclass(frozen=True)
 class FeatureMetadata:
-    """Metadata of vectors, None if unknown; all files of a model must have the same.
+    """Metadata of feature vectors; all feature files of a model must have the same.
 
     Attributes
     ----------
     length : length of a vector
-    encoder : name of the encoder
-    patch_px : side of a patch in pixels at `magnification`
-    magnification : magnification of the patches
+    encoder : name of the encoder; None if unknown
+    patch_px : side of a patch in pixels at `magnification`; None if unknown
+    magnification : magnification of the patches; None if unknown
     """
 
     length: int
@@ -386,7 +386,7 @@ class FeatureMetadata:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FeatureMetadata:
         """Create metadata from the result of `to_dict`; raise ValueError for invalid values."""
-        check_kind("vectors", values, "dict[str, Any]")
+        check_type("vectors", values, "dict[str, Any]")
         known = {field.name for field in fields(cls)}
         if "length" not in values or set(values) - known:
             raise ValueError(
@@ -395,13 +395,14 @@ class FeatureMetadata:
             )
         metadata = cls(**values)
         for field in fields(cls):
-            check_kind(field.name, getattr(metadata, field.name), str(field.type))
+            check_type(field.name, getattr(metadata, field.name), str(field.type))
         return metadata
 
 
-def _are_equal(own: Any, known: Any) -> bool:
+def _are_equal(value: Any, other: Any) -> bool:
     """Return whether two values are equal; floats (magnifications) may differ by 10 %."""
-    return abs(own / known - 1) <= _MAX_DIFFERENCE if isinstance(own, float) else bool(own == known)
+    is_float = isinstance(value, float)
+    return abs(value / other - 1) <= _MAX_DIFFERENCE if is_float else bool(value == other)
 
 
 _DESCRIPTIONS = {
@@ -454,13 +455,13 @@ class FileAttributes:
     ----------
     path : feature file, for messages
     attributes : values by name as in `_RANGES`; unknown names and None are ignored
-    names : other names of attributes in the file, for messages
+    names : names of attributes in the file that differ from these, for messages; None for none
 
     Attributes
     ----------
-    encoder, magnification, patch_px : as in `FeatureMetadata`
+    encoder, magnification, patch_px : see `FeatureMetadata`
     side : side of a patch in level-0 pixels; None if unknown
-    size, mpp, settings : as in `FeatureFile`
+    size, mpp, settings : see `FeatureFile`
     """
 
     def __init__(
@@ -468,20 +469,20 @@ class FileAttributes:
     ) -> None:
         self._path, self._names = path, names or {}
         plain = {name: to_python(value) for name, value in attributes.items()}
-        found = {
+        numbers = {
             name: self._read_number(name, plain[name], allowed)
             for name, allowed in _RANGES.items()
             if plain.get(name) is not None
         }
-        self._found = found
+        self._numbers = numbers
         self.encoder = self._read_name("encoder", plain.get("encoder"))
         self.settings = self._read_settings(plain.get(HISTODICT_ATTRIBUTE))
-        self.mpp = found.get("level0_mpp")
-        self.magnification = found.get("target_magnification")
-        self.patch_px = round(found["patch_size"]) if "patch_size" in found else None
+        self.mpp = numbers.get("level0_mpp")
+        self.magnification = numbers.get("target_magnification")
+        self.patch_px = round(numbers["patch_size"]) if "patch_size" in numbers else None
         self.side = self._read_side()
         self.size = self._read_size()
-        overlap = found.get("overlap", 0.0)
+        overlap = numbers.get("overlap", 0.0)
         if self.patch_px is not None and overlap >= self.patch_px:
             raise self._error("overlap", overlap, f"less than patch_size ({self.patch_px})")
 
@@ -493,32 +494,32 @@ class FileAttributes:
 
     def overlap(self, side: float) -> float:
         """Return the overlap of patches of this `side`, both in level-0 pixels."""
-        overlap = self._found.get("overlap", 0.0)
+        overlap = self._numbers.get("overlap", 0.0)
         return overlap * side / self.patch_px if self.patch_px else 0.0
 
     @property
     def step(self) -> float | None:
         """Distance of neighbouring patches in level-0 pixels; None if unknown, as for CLAM."""
-        if self.side is None or "overlap" not in self._found:
+        if self.side is None or "overlap" not in self._numbers:
             return None
         return self.side - self.overlap(self.side)
 
     def _read_side(self) -> float | None:
         """Return the side of a patch in level-0 pixels, for CLAM from patch_size and downsample."""
-        side = self._found.get("patch_size_level0")
-        if side is None and self.patch_px is not None and "patch_level" in self._found:
-            downsample = self._found.get("downsample")
-            if downsample is None and self._found["patch_level"] == 0:
+        side = self._numbers.get("patch_size_level0")
+        if side is None and self.patch_px is not None and "patch_level" in self._numbers:
+            downsample = self._numbers.get("downsample")
+            if downsample is None and self._numbers["patch_level"] == 0:
                 downsample = 1.0
             if downsample is not None:
-                side = self.patch_px * downsample * self._found.get("custom_downsample", 1.0)
+                side = self.patch_px * downsample * self._numbers.get("custom_downsample", 1.0)
                 if side not in _RANGES["patch_size_level0"]:
                     expected = f"such that the side of a patch is {_RANGES['patch_size_level0']}"
                     raise self._error("downsample", downsample, f"{expected} level-0 pixels")
         return side
 
     def _read_size(self) -> tuple[int, int] | None:
-        lengths = [self._found.get(name) for name in ("level0_width", "level0_height")]
+        lengths = [self._numbers.get(name) for name in ("level0_width", "level0_height")]
         if lengths[0] is None or lengths[1] is None:
             return None
         size = round(lengths[0]), round(lengths[1])

@@ -22,7 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..images.file_types import ImageError, UnreadableContentError
-from ..utils.files import NPZ_ERRORS, file_bytes
+from ..utils.files import NPZ_ERRORS, file_size
 from ..utils.text_io import shorten
 from ..utils.validation import import_optional
 from .hdf5_check import (
@@ -49,8 +49,8 @@ ATTRIBUTES = {
 }
 MAX_LENGTH = 2_000_000  # pixels; no slide is larger
 MAGNIFICATION_AT_1_UM = 10.0  # of an image of 1 µm per pixel, by convention
-_CHUNK_ROWS = 64  # of files that are written here
-_EXTRA = "features"  # group of optional dependencies
+_CHUNK_ROWS = 64  # rows per chunk in files written by `write_hdf5`
+_DEPENDENCY_GROUP = "features"  # group of optional dependencies
 LIBRARIES = {".h5": "h5py", ".h5ad": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
@@ -118,7 +118,7 @@ def _open_hdf5(path: Path) -> Iterator[FeatureContent]:
                 content = _anndata_content(path, file)
             else:
                 vectors, coords = arrays
-                content = _merged_content(path, list(file), file.attrs, vectors, coords)
+                content = _merge_attributes(path, list(file), file.attrs, vectors, coords)
         yield replace(content, missing=missing)
 
 
@@ -140,7 +140,7 @@ def open_zarr(path: Path) -> Iterator[FeatureContent]:
     _import_library("zarr", path)
     from ..images.zarr_store import ZarrFolder
 
-    check = partial(_check_chunks, file_bytes(path))
+    check = partial(_check_chunks, file_size(path))
     with format_errors(path):
         folder = ZarrFolder(path, MAX_CHUNK_BYTES, check)
         names = folder.arrays
@@ -150,7 +150,7 @@ def open_zarr(path: Path) -> Iterator[FeatureContent]:
             for name in (FEATURES, COORDS)
         )
         attribute_sets = [folder.attributes(name) for name in ("", *opened)]
-        content = _merged_content(path, names, {}, vectors, coords, attribute_sets)
+        content = _merge_attributes(path, names, {}, vectors, coords, attribute_sets)
         missing = (
             sum(x.n_missing for x in opened.values()),
             sum(x.n_chunks for x in opened.values()),
@@ -184,7 +184,7 @@ def _check_chunks(file_bytes: int, path: str, metadata: ZarrArray) -> None:
 # --- all formats --------------------------------------------------------------------------------
 
 
-def _merged_content(
+def _merge_attributes(
     path: Path,
     names: Sequence[str],
     attributes: Mapping[str, Any],
@@ -192,9 +192,9 @@ def _merged_content(
     coords: Any,
     attribute_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FeatureContent:
-    """Return content whose attributes are those of the file, the features and the coords.
+    """Return content with the attributes of the file, the features and the coords.
 
-    If several have an attribute of the same name, the last of them is used. `attribute_sets`,
+    If two of these have an attribute of the same name, the later one is used. `attribute_sets`,
     unless empty, replaces `attributes` and the attributes of both arrays.
     """
     if vectors is None:
@@ -218,7 +218,7 @@ def check_libraries(paths: Iterable[Any]) -> None:
 def _import_library(name: str, path: Path) -> Any:
     """Return an imported package; if it is missing, raise ImageError for the file `path`."""
     try:
-        return import_optional(name, _EXTRA, str(path))
+        return import_optional(name, _DEPENDENCY_GROUP, str(path))
     except ImportError as error:
         raise ImageError(str(error)) from error
 
@@ -267,7 +267,7 @@ def write_hdf5(
     path : new file
     blocks : successive blocks of vectors (n, length) and coords (n, 2)
     dtype : type of the stored vectors
-    attributes : attributes by name of the dataset; "" for the file itself
+    attributes : attributes of each dataset, by its name; "" is the name of the file itself
     """
     h5py = _import_library("h5py", path)
     with h5py.File(path, "w") as file:
@@ -394,7 +394,7 @@ class _SparseRows:
 
 
 def _anndata_attributes(path: Path, file: Any) -> tuple[dict[str, Any], NDArray[np.float64], bool]:
-    """Return attributes, the (x, y) of the image's first pixel, and whether coords are corners."""
+    """Return attributes, (x, y) of the image's upper left pixel, and whether coords are corners."""
     uns = _get_group(file, "uns")
     tiles = _get_group(uns, "tile_spec")
     if tiles is not None:
@@ -472,15 +472,15 @@ def _read_numbers(path: Path, parent: str, group: Any, names: Iterable[str]) -> 
     return found
 
 
-def _parse_pair(path: Path, name: str, value: Any, low: int) -> NDArray[np.float64]:
-    """Return two whole numbers of at least `low`; raise ImageError for any other value."""
-    expected = f"two whole numbers from {low} to {MAX_LENGTH:,}"
+def _parse_pair(path: Path, name: str, value: Any, minimum: int) -> NDArray[np.float64]:
+    """Return two whole numbers of at least `minimum`; raise ImageError for any other value."""
+    expected = f"two whole numbers from {minimum} to {MAX_LENGTH:,}"
     plain = to_python(value)
     try:
         pair = np.asarray(plain, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise _error(path, name, plain, expected) from error
-    if pair.shape != (2,) or not ((pair >= low) & (pair <= MAX_LENGTH)).all():
+    if pair.shape != (2,) or not ((pair >= minimum) & (pair <= MAX_LENGTH)).all():
         raise _error(path, name, plain, expected)
     return np.rint(pair)
 
@@ -498,7 +498,7 @@ def _get_group(parent: Any, name: str) -> Any:
 
 
 def _read_values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return values of a group, without missing ones; `names` are keys of the group by new name."""
+    """Return existing values of a group by new name; `names` maps these names to keys."""
     found = {}
     for name, key in names.items() if group is not None else ():
         dataset = group.get(key)
@@ -510,7 +510,7 @@ def _read_values(group: Any, names: Mapping[str, str]) -> dict[str, Any]:
 
 # --- .npz ---------------------------------------------------------------------------------------
 
-_SUFFIX = ".npy"
+_NPY_SUFFIX = ".npy"
 _COMPRESSIONS = (ZIP_STORED, ZIP_DEFLATED)  # LZMA takes as much memory as the file states
 _MAX_HEADER_BYTES = 10_000
 _MAX_VALUE_BYTES = 2**20
@@ -523,15 +523,15 @@ def open_npz(path: Path) -> Iterator[FeatureContent]:
         try:
             file = opened.enter_context(ZipFile(path))
             members = {
-                member.filename.removesuffix(_SUFFIX): member
+                member.filename.removesuffix(_NPY_SUFFIX): member
                 for member in file.infolist()
-                if member.filename.endswith(_SUFFIX)
+                if member.filename.endswith(_NPY_SUFFIX)
             }
             arrays = {
                 name: _NpzArray(file, members[name], path.stat().st_size)
                 for name in sorted((ATTRIBUTES | {FEATURES, COORDS}) & set(members))
             }
-            attributes = {name: arrays[name].value() for name in ATTRIBUTES & set(arrays)}
+            attributes = {name: arrays[name].read_attribute() for name in ATTRIBUTES & set(arrays)}
         except (FileNotFoundError, PermissionError):
             raise
         except (*NPZ_ERRORS, RuntimeError) as error:
@@ -539,7 +539,7 @@ def open_npz(path: Path) -> Iterator[FeatureContent]:
                 f"{path}: not an .npz file, or damaged ({error}); write it again"
             ) from error
         vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
-        yield _merged_content(path, sorted(members), attributes, vectors, coords)
+        yield _merge_attributes(path, sorted(members), attributes, vectors, coords)
 
 
 class _NpzArray:
@@ -570,7 +570,7 @@ class _NpzArray:
         found: NDArray[Any] = self._values[index]
         return found
 
-    def value(self) -> NDArray[Any]:
+    def read_attribute(self) -> NDArray[Any]:
         """Return the array; raise ValueError if it is too large for an attribute."""
         if self.n_bytes > _MAX_VALUE_BYTES:
             raise ValueError(f"{self._member.filename} is too large for an attribute")

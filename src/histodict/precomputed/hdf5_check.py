@@ -28,7 +28,7 @@ _DEFLATE, _FLETCHER32 = 1, 3
 _MAX_STORED_CHUNKS = 1_000_000
 _CHECKSUM_BYTES = 4
 _FILTERS = {_DEFLATE: "gzip", 2: "shuffle", _FLETCHER32: "fletcher32"}
-_PLUGINS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
+_PLUGIN_FILTERS = {32000: "lzf", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd"}
 
 
 _CHECKED: set[tuple[str, str, str]] = set()  # path, state of the file, and name of a dataset
@@ -86,12 +86,12 @@ def check_dataset(dataset: Any, path: Path) -> None:
     settings = dataset.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     for number in filters:
-        if number not in _FILTERS | _PLUGINS:
+        if number not in _FILTERS | _PLUGIN_FILTERS:
             raise ValueError(
                 f"{dataset.name} uses the unsupported filter {number}; save it again with "
                 "gzip or without compression"
             )
-    compressions = [i for i, n in enumerate(filters) if n == _DEFLATE or n in _PLUGINS]
+    compressions = [i for i, n in enumerate(filters) if n == _DEFLATE or n in _PLUGIN_FILTERS]
     if len(compressions) > 1:
         raise ValueError(f"{dataset.name} is compressed more than once; save it again")
     if compressions and any(n != _FLETCHER32 for n in filters[compressions[0] + 1 :]):
@@ -136,7 +136,7 @@ def _check_stored_chunks(dataset: Any, n_bytes: int, filters: Sequence[int]) -> 
             n_before = applied[: applied.index(_DEFLATE)].count(_FLETCHER32)
             n_after = applied.count(_FLETCHER32) - n_before
             deflated.append((chunk.chunk_offset, n_before, n_after))
-        if any(number == _DEFLATE or number in _PLUGINS for number in applied):
+        if any(number == _DEFLATE or number in _PLUGIN_FILTERS for number in applied):
             check_valid(0 < size <= 2 * n_bytes + 4096, chunk.size)
         else:
             check_valid(size == n_bytes, chunk.size)
@@ -197,11 +197,11 @@ def check_in_subprocess(path: Path, read: Callable[[str], None]) -> None:
 
 @lru_cache(maxsize=100_000)
 def _check_in_subprocess(
-    path: Path, absolute: Path, state: str, read: Callable[[str], None]
+    path: Path, absolute_path: Path, cache_key: str, read: Callable[[str], None]
 ) -> None:
     try:
         with _LOCK:
-            slide_process.call_in_subprocess(read, absolute)
+            slide_process.call_in_subprocess(read, absolute_path)
     except slide_process.SlideFormatError:
         pass
     except slide_process.SlideTimeoutError as error:

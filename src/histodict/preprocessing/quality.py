@@ -35,8 +35,8 @@ Pixels = NDArray[np.uint8]
 Squares = NDArray[np.uint8]  # (n, 128, 128, 3)
 
 NONE = "none"
-SQUARE = 128  # level-0 pixels, side of a square
-_PART_SIDE = 2048  # level-0 pixels; side of the parts of the image that are read at once
+SQUARE_PX = 128  # level-0 pixels, side of a square
+_PART_PX = 2048  # level-0 pixels; side of the parts of the image that are read at once
 _MIN_TISSUE_FRACTION = 0.25  # squares with a smaller fraction of tissue are not tested
 _MIN_ENERGY_RATIO = 0.095
 _MIN_INK_FRACTION = 0.5
@@ -124,12 +124,12 @@ def parse_quality_filters(text: str) -> list[str]:
     return names
 
 
-def check_quality(text: str, method: str, uses_patches: bool) -> None:
+def check_quality_filters(text: str, method: str, uses_patches: bool) -> None:
     """Raise ValueError if a filter is unknown, or the method does not support filters.
 
     Parameters
     ----------
-    text : setting, as in `parse_quality_filters`
+    text : value of the setting `quality_filters`, see `parse_quality_filters`
     method : name of the method, for messages
     uses_patches : whether the method uses patches; filters require this
     """
@@ -170,8 +170,8 @@ class QualityMap:
     ----------
     source : image
     threshold : tissue threshold of the image
-    density : result of `median_tissue_density`
-    filters : names of the filters
+    density : median optical density of the image's tissue, from `median_tissue_density`
+    filters : names of the quality filters, keys of `QUALITY_FILTERS`
 
     Attributes
     ----------
@@ -183,15 +183,15 @@ class QualityMap:
         self, source: _Source, threshold: TissueThreshold, density: float, filters: Sequence[str]
     ) -> None:
         width, height = source.size
-        shape = -(-height // SQUARE), -(-width // SQUARE)
+        shape = -(-height // SQUARE_PX), -(-width // SQUARE_PX)
         self.tissue = np.zeros(shape, bool)
         self.excluded = {name: np.zeros(shape, bool) for name in filters}
         overview = source.overview_downsample
         background = None if overview is None else BackgroundMask(source, overview, threshold)
-        for y in range(0, height, _PART_SIDE):
-            for x in range(0, width, _PART_SIDE):
+        for y in range(0, height, _PART_PX):
+            for x in range(0, width, _PART_PX):
                 corner = np.array([x]), np.array([y])
-                if background is None or background.maybe_tissue(*corner, _PART_SIDE).any():
+                if background is None or background.may_have_tissue(*corner, _PART_PX).any():
                     self._measure(source, x, y, threshold, density)
 
     def _measure(
@@ -203,12 +203,12 @@ class QualityMap:
         see the parameters of the class.
         """
         rows, columns = (
-            slice(at // SQUARE, min((at + _PART_SIDE) // SQUARE, n))
+            slice(at // SQUARE_PX, min((at + _PART_PX) // SQUARE_PX, n))
             for at, n in zip((y, x), self.tissue.shape, strict=True)
         )
         n_rows, n_columns = rows.stop - rows.start, columns.stop - columns.start
-        pixels = source.read(x, y, n_columns * SQUARE, n_rows * SQUARE)
-        squares = pixels.reshape(n_rows, SQUARE, n_columns, SQUARE, 3).swapaxes(1, 2)
+        pixels = source.read(x, y, n_columns * SQUARE_PX, n_rows * SQUARE_PX)
+        squares = pixels.reshape(n_rows, SQUARE_PX, n_columns, SQUARE_PX, 3).swapaxes(1, 2)
         # Includes pen marks, which the mask excludes in part.
         dark = threshold.mask(squares) | threshold.is_unusable(squares)
         dark |= squares.max(axis=-1) < _MAX_BLACK
@@ -223,15 +223,15 @@ class QualityMap:
     def is_usable(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
         """Return the mask of the positions (x, y), in level-0 pixels, that no filter excludes."""
         n_rows, n_columns = self.tissue.shape
-        row = np.clip(y // SQUARE, 0, n_rows - 1).astype(int)
-        column = np.clip(x // SQUARE, 0, n_columns - 1).astype(int)
+        row = np.clip(y // SQUARE_PX, 0, n_rows - 1).astype(int)
+        column = np.clip(x // SQUARE_PX, 0, n_columns - 1).astype(int)
         usable = np.ones(np.broadcast(row, column).shape, bool)
         for excluded in self.excluded.values():
             usable &= ~excluded[row, column]
         return usable
 
     def describe_excluded(self) -> str:
-        """Describe the fraction of tissue that each filter excludes; "" if all tissue is usable."""
+        """Return a text with the fraction of tissue that each filter excludes; "" if it is 0."""
         n_tissue = max(1, int(self.tissue.sum()))
         fractions = {name: int(mask.sum()) / n_tissue for name, mask in self.excluded.items()}
         parts = [

@@ -25,8 +25,8 @@ Mask = NDArray[np.bool_]
 Matrix = NDArray[np.float32]
 Plane = NDArray[np.float32]  # one colour channel of a block of pixels
 
-_MIN_PIXELS = 100  # of tissue in the thumbnail
-_MAX_PIXELS = 100_000  # of tissue used; more do not change the estimate
+_MIN_PIXELS = 100  # tissue pixels required in the thumbnail
+_MAX_PIXELS = 100_000  # tissue pixels used; more do not change the estimate
 _BLOCK_PIXELS = 1 << 14  # pixels at a time, so that the intermediate arrays stay in the cache
 
 
@@ -35,12 +35,12 @@ class StainTransform(Protocol):
 
     Attributes
     ----------
-    unchanged_reason : reason why the pixels are not changed; "" if they are changed
+    unchanged_reason : reason why an image cannot be normalised; "" if there is none
     """
 
     @property
     def unchanged_reason(self) -> str:
-        """Reason why the pixels are not changed; empty if they are changed."""
+        """Reason why the image cannot be normalised; "" if there is none."""
 
     def __call__(self, pixels: Pixels) -> Pixels:
         """Return the transformed pixels (..., 3)."""
@@ -55,7 +55,12 @@ class StainNormalizer(Protocol):
 
 @dataclass(frozen=True)
 class IdentityTransform:
-    """Identity transform, for no normalisation."""
+    """Identity transform, for no normalisation.
+
+    Attributes
+    ----------
+    unchanged_reason : reason why the image cannot be normalised; "" if no normalisation is set
+    """
 
     unchanged_reason: str = ""
 
@@ -81,8 +86,9 @@ class Reinhard:
 
     Attributes
     ----------
-    mean, deviation : mean and standard deviation of L*, a*, b* of the image's tissue
-    unchanged_reason : always empty
+    mean : mean of L*, a*, b* of the image's tissue
+    deviation : standard deviation of L*, a*, b* of the image's tissue
+    unchanged_reason : always "", as this transform changes the pixels
     """
 
     TARGET_MEAN: ClassVar[tuple[float, ...]] = (60.0, 35.0, -30.0)
@@ -167,7 +173,7 @@ def _srgb_table() -> Pixels:
 
 @cache
 def _lab_f_table() -> Plane:
-    """Return f(t) of CIE Lab for `_N_STEPS` values t of linear light from 0 to 1."""
+    """Return the function f of CIE Lab for `_N_STEPS` values of linear light from 0 to 1."""
     light = np.arange(_N_STEPS) / (_N_STEPS - 1)
     f = np.where(light > _LAB_DELTA**3, np.cbrt(light), light / (3 * _LAB_DELTA**2) + 4 / 29)
     return f.astype(np.float32)
@@ -209,7 +215,7 @@ class Macenko:
     ----------
     stains : optical densities (R, G, B) of haematoxylin and of eosin, as unit vectors
     strength : 99th percentiles of the amounts of haematoxylin and eosin
-    unchanged_reason : always empty
+    unchanged_reason : always "", as this transform changes the pixels
     """
 
     TARGET_STAINS: ClassVar[tuple[tuple[float, ...], ...]] = (
@@ -244,11 +250,11 @@ class Macenko:
         ratio = np.array(self.TARGET_STRENGTH) / self.strength
         matrix = np.linalg.pinv(np.array(self.stains)) * ratio @ np.array(self.TARGET_STAINS)
 
-        def change(block: Pixels) -> list[Pixels]:
+        def transform_planes(block: Pixels) -> list[Pixels]:
             density = [_density_table().take(plane) for plane in block]
             return [_density_to_rgb(plane) for plane in _multiply_planes(matrix.T, density)]
 
-        return _transform_by_blocks(pixels, change)
+        return _transform_by_blocks(pixels, transform_planes)
 
 
 # Fainter pixels carry little information on the stains. This is β of the paper, for the mean over
@@ -286,7 +292,7 @@ def stain_strength(OD: NDArray[np.float64], W: NDArray[np.float64]) -> NDArray[n
 
 @cache
 def _density_table() -> Matrix:
-    """Return −ln((v + 1) / 256) for the pixel values v = 0 … 255."""
+    """Return the optical density −ln((v + 1) / 256) of each pixel value v from 0 to 255."""
     return -np.log((np.arange(256) + 1) / 256).astype(np.float32)
 
 
@@ -301,7 +307,8 @@ class LookupTransform:
     """Transform that caches the result of another transform for each colour.
 
     A slide has few colours and many pixels. The table has an entry for each of the 2²⁴ colours;
-    unused memory pages are not allocated. Several threads may fill it, as they write equal values.
+    unused memory pages are not allocated. Several threads may fill the table, as they write equal
+    values.
     """
 
     def __init__(self, transform: StainTransform) -> None:
@@ -310,7 +317,7 @@ class LookupTransform:
 
     @property
     def unchanged_reason(self) -> str:
-        """Reason why the pixels are not changed; empty if they are changed."""
+        """Reason why the image cannot be normalised; "" if there is none."""
         return self._transform.unchanged_reason
 
     def __call__(self, pixels: Pixels) -> Pixels:
@@ -338,16 +345,19 @@ class LookupTransform:
         self._cache[indices] = values.view("<u4")[:, 0]
 
 
-def _transform_by_blocks(pixels: Pixels, change: Callable[[Pixels], list[Pixels]]) -> Pixels:
-    """Return pixels (..., 3) transformed by `change`, block by block to save memory.
+def _transform_by_blocks(
+    pixels: Pixels, transform_planes: Callable[[Pixels], list[Pixels]]
+) -> Pixels:
+    """Return pixels (..., 3) transformed block by block to save memory.
 
-    `change` is a function from the colour planes (3, n) of a block to its three new planes.
+    `transform_planes` is a function of the colour planes (3, n) of a block that returns the three
+    new planes.
     """
     rows = pixels.reshape(-1, 3)
     out = np.empty_like(rows)
     for start in range(0, len(rows), _BLOCK_PIXELS):
         block = rows[start : start + _BLOCK_PIXELS].T
-        for colour, plane in enumerate(change(block)):
+        for colour, plane in enumerate(transform_planes(block)):
             out[start : start + _BLOCK_PIXELS, colour] = plane
     return out.reshape(pixels.shape)
 

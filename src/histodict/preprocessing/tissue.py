@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 _UNIFORM_TOLERANCE = 3  # grey levels; above the error of lossy compression in a uniform area
-_MARGIN_STRIP = 64  # rows or columns read together
+_MARGIN_STRIP_PX = 64  # rows or columns read together
 _MAX_FRAMES = 2  # nested margins of different colours
 _MAX_PIXELS = 50_000_000  # larger images are not searched, as they are not tiles
 
@@ -141,8 +141,8 @@ def _read_strips(
 
     For `axis` and `is_last` see `_count_uniform_lines`.
     """
-    for start in range(box[axis], box[axis + 2], _MARGIN_STRIP):
-        stop = min(start + _MARGIN_STRIP, box[axis + 2])
+    for start in range(box[axis], box[axis + 2], _MARGIN_STRIP_PX):
+        stop = min(start + _MARGIN_STRIP_PX, box[axis + 2])
         part = box.copy()
         part[axis], part[axis + 2] = start, stop
         if is_last:
@@ -162,14 +162,14 @@ _MAX_INK_RATIO = 0.7  # red relative to green; haematoxylin of the test images i
 _POSSIBLE_FRACTION = 0.3
 
 # Background is smooth in windows of a thumbnail, up to this coefficient of variation, ...
-_THUMBNAIL_SIDE = 512
-_WINDOW_SIDE = 9
-_DENOISING_SIDE = 3  # side of the window of a first average
+_THUMBNAIL_PX = 512
+_WINDOW_PX = 9
+_DENOISING_PX = 3  # side of the window of a first average
 _MAX_VARIATION = 0.015
 # ... has at least this fraction of the image's brightest red, green and blue, covers this fraction
 # of the image, and lacks less green than eosin does.
 _MIN_BRIGHTNESS = 0.85, 0.93, 0.85
-_BRIGHTNESS_PERCENTILE = 99.5  # percentile
+_BRIGHTNESS_PERCENTILE = 99.5
 _MIN_BACKGROUND = 0.001
 _MAX_TINT = 0.22
 # Without background, white is at least this bright, and its green at least this fraction of the
@@ -181,7 +181,7 @@ _MIN_GREEN = 0.95
 _MIN_TILE_TISSUE = 0.01
 _MAX_SMOOTH = 0.5
 
-_BLOCK_PIXELS = 1 << 15  # pixels
+_BLOCK_PIXELS = 1 << 15
 _MAX_FACTOR = 256  # 256 · 255 fits into 16 bits, with room for rounding
 _Weights = tuple[float, float, float]
 _Planes = tuple[NDArray[np.uint16], ...]  # red, green, blue
@@ -324,14 +324,14 @@ def estimate_white(thumbnail: NDArray[np.uint8]) -> tuple[tuple[float, float, fl
 def _subsample(thumbnail: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return every k-th pixel of a thumbnail, so that no side exceeds 512 pixels."""
     height, width, _ = thumbnail.shape
-    return thumbnail[:: -(-height // _THUMBNAIL_SIDE), :: -(-width // _THUMBNAIL_SIDE)]
+    return thumbnail[:: -(-height // _THUMBNAIL_PX), :: -(-width // _THUMBNAIL_PX)]
 
 
 def _smooth_areas(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return local means (height, width, 3), and the mask of pixels with small local variation."""
-    blurred = uniform_filter(pixels.astype(np.float32), (_DENOISING_SIDE, _DENOISING_SIDE, 1))
+    blurred = uniform_filter(pixels.astype(np.float32), (_DENOISING_PX, _DENOISING_PX, 1))
     means, squares = (
-        uniform_filter(power, (_WINDOW_SIDE, _WINDOW_SIDE, 1)) for power in (blurred, blurred**2)
+        uniform_filter(power, (_WINDOW_PX, _WINDOW_PX, 1)) for power in (blurred, blurred**2)
     )
     deviation = np.sqrt(np.maximum((squares - means**2).max(axis=-1), 0))
     return means, deviation < _MAX_VARIATION * means.mean(axis=-1)
@@ -379,7 +379,8 @@ def _test_by_blocks(
 ) -> NDArray[np.bool_]:
     """Return the mask (...) of the pixels (..., 3) that pass a test.
 
-    `test` is called with the three colour planes of blocks that fit into the CPU cache.
+    `test` is a function of the three colour planes of a block of pixels that returns which pixels
+    pass. Blocks are small enough for the CPU cache.
     """
     rows = pixels.reshape(-1, 3)
     found = np.empty(len(rows), bool)
@@ -392,13 +393,13 @@ def _test_by_blocks(
 
 
 # Level-0 pixels: side of the squares of a background mask, and height of the strips to read.
-_SQUARE_SIDE = 256
-_STRIP_HEIGHT = 2048
+_SQUARE_PX = 256
+_STRIP_PX = 2048
 # Safety margin in pixels of the low level, which scanners may shift by about one pixel.
-_MARGIN_PIXELS = 2
+_MARGIN_PX = 2
 
 
-class _Source(Protocol):
+class _ReadableSource(Protocol):
     @property
     def size(self) -> tuple[int, int]: ...
 
@@ -410,22 +411,30 @@ class _Source(Protocol):
 class BackgroundMask:
     """Mask of the squares of a slide that may have tissue; the others are background.
 
+    Parameters
+    ----------
+    source : slide
+    downsample : downsample factor of the low level from which the mask is computed
+    threshold : tissue threshold of the slide
+
     Attributes
     ----------
     possible_tissue : (rows, columns), mask of squares of 256 × 256 level-0 pixels
     """
 
-    def __init__(self, source: _Source, downsample: float, threshold: TissueThreshold) -> None:
+    def __init__(
+        self, source: _ReadableSource, downsample: float, threshold: TissueThreshold
+    ) -> None:
         width, height = source.size
-        self._margin = math.ceil(_MARGIN_PIXELS * downsample)
-        n_rows, n_columns = -(-height // _SQUARE_SIDE), -(-width // _SQUARE_SIDE)
+        self._margin = math.ceil(_MARGIN_PX * downsample)
+        n_rows, n_columns = -(-height // _SQUARE_PX), -(-width // _SQUARE_PX)
         self.possible_tissue = np.zeros((n_rows, n_columns), bool)
-        for y in range(0, height, _STRIP_HEIGHT):
-            pixels = source.read(0, y, width, min(_STRIP_HEIGHT, height - y), downsample)
-            part = self.possible_tissue[y // _SQUARE_SIDE : (y + _STRIP_HEIGHT) // _SQUARE_SIDE]
+        for y in range(0, height, _STRIP_PX):
+            pixels = source.read(0, y, width, min(_STRIP_PX, height - y), downsample)
+            part = self.possible_tissue[y // _SQUARE_PX : (y + _STRIP_PX) // _SQUARE_PX]
             part[:] = _any_in_squares(threshold.possible_tissue(pixels), part.shape, downsample)
 
-    def maybe_tissue(
+    def may_have_tissue(
         self, x: NDArray[np.int64], y: NDArray[np.int64], side: int
     ) -> NDArray[np.bool_]:
         """Return whether each square of a grid may have tissue, (len(y), len(x)).
@@ -433,14 +442,14 @@ class BackgroundMask:
         Parameters
         ----------
         x : left edge of each grid column in level-0 pixels
-        y : upper edge of each grid row
+        y : upper edge of each grid row in level-0 pixels
         side : side of the squares in level-0 pixels
         """
         sums = np.pad(self.possible_tissue.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         (top, bottom), (left, right) = (
             (
-                np.clip((ends - self._margin) // _SQUARE_SIDE, 0, n),
-                np.clip((ends + side + self._margin - 1) // _SQUARE_SIDE + 1, 0, n),
+                np.clip((ends - self._margin) // _SQUARE_PX, 0, n),
+                np.clip((ends + side + self._margin - 1) // _SQUARE_PX + 1, 0, n),
             )
             for ends, n in zip((y, x), self.possible_tissue.shape, strict=True)
         )
@@ -463,7 +472,7 @@ def _any_in_squares(
     downsample : level-0 pixels per pixel of the mask
     """
     for axis, n in enumerate(shape):
-        starts = np.floor(np.arange(n) * _SQUARE_SIDE / downsample).astype(int)
+        starts = np.floor(np.arange(n) * _SQUARE_PX / downsample).astype(int)
         starts = np.minimum(starts, mask.shape[axis] - 1)
         mask = np.logical_or.reduceat(mask, starts, axis=axis)
     return mask

@@ -52,9 +52,9 @@ __all__ = [
     "write_atoms_page",
 ]
 
-_SIDE_PX = 150
+_THUMBNAIL_PX = 150
 _MAX_PATCHES = 60_000  # per image; drawing maps of larger slides takes too long
-_BLANK_GREY = 244
+_BLANK_GREY = 244  # grey level of the background if the image cannot be read
 
 
 def compute_image_activity(
@@ -111,26 +111,25 @@ def usage_image(
 def _background(
     path: Path | None, width: float, height: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Return a light grey thumbnail, and its pixels per level-0 pixel.
+    """Return a light grey thumbnail, and its scale (thumbnail pixels per level-0 pixel).
 
-    If the image cannot be read, return a blank thumbnail of an image of `width` x `height` level-0
-    pixels.
+    If the image cannot be read, return a blank thumbnail for `width` x `height` level-0 pixels.
     """
     if path is not None:
         try:
             with open_image(path) as source:
-                thumbnail, size = source.thumbnail(_SIDE_PX), source.size
+                thumbnail, size = source.thumbnail(_THUMBNAIL_PX), source.size
         except (ValueError, OSError):
             return _background(None, width, height)
         grey = np.asarray(Image.fromarray(thumbnail).convert("L"), np.float64)
         light = 255 - 0.55 * (255 - grey)
         return np.repeat(light[..., None], 3, axis=2), max(thumbnail.shape[:2]) / max(size)
-    scale = _SIDE_PX / max(width, height)
+    scale = _THUMBNAIL_PX / max(width, height)
     shape = max(1, round(height * scale)), max(1, round(width * scale)), 3
     return np.full(shape, _BLANK_GREY, np.float64), scale
 
 
-_MAX_LISTED = 12  # number of confounded atoms described individually
+_MAX_LISTED_ATOMS = 12  # number of confounded atoms described individually
 
 
 def write_atoms_page(
@@ -142,7 +141,7 @@ def write_atoms_page(
     with_maps: bool = True,
     callback: Callback = no_callback,
 ) -> None:
-    """Write the page as one self-contained file without scripts.
+    """Write the atoms of a model as one self-contained HTML page without scripts.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ def write_atoms_page(
     maps = select_usage_maps(model, report, manifest.records) if with_maps else []
     options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
     shown = atom_rows(report, manifest.records, names, **options)
-    flagged = atom_rows(report, manifest.records, names, uses=report.flagged, **options)
+    flagged = atom_rows(report, manifest.records, names, class_usages=report.flagged, **options)
     recipe = model.recipe
     content = {
         "title": f"Atoms of {' / '.join(model.class_names_)}",
@@ -171,8 +170,10 @@ def write_atoms_page(
         "confounding_summary": confounding_summary(report, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
         "confounding_rule": confounding_rule(report),
-        "confounded": [_confounding_row(atom) for atom in report.confounded_atoms[:_MAX_LISTED]],
-        "n_more_confounded": max(0, len(report.confounded_atoms) - _MAX_LISTED),
+        "confounded": [
+            _confounding_row(atom) for atom in report.confounded_atoms[:_MAX_LISTED_ATOMS]
+        ],
+        "n_more_confounded": max(0, len(report.confounded_atoms) - _MAX_LISTED_ATOMS),
         "confounded_labels": ",".join(atom.label for atom in report.confounded_atoms),
         "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,
@@ -191,7 +192,7 @@ def _is_confounding_untested(report: AtomReportData) -> bool:
 
 
 def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
-    """Describe the site-confounded atoms, or why confounding cannot be tested."""
+    """Describe how many atoms are confounded with the site, or why this cannot be tested."""
     n_sites = len({record.site for record in manifest.records if record.site})
     if n_sites == 0:
         return "Not tested: the image table has no column 'site'."
@@ -242,7 +243,7 @@ class _UsageMap:
     Attributes
     ----------
     class_index : index of the class
-    record_index : index of the record of the image
+    record_index : index of the image in the records
     activity : activity of all atoms in the image
     grid : grid of the patches
     """
@@ -258,8 +259,8 @@ def select_usage_maps(
 ) -> list[_UsageMap]:
     """Return the usage maps of each class, in the image that uses its displayed atoms most."""
     maps = []
-    for class_index, use in enumerate(report.classes):
-        atoms = [usage.atom for usage in use.atoms]
+    for class_index, class_usage in enumerate(report.classes):
+        atoms = [usage.atom for usage in class_usage.atoms]
         if not atoms:
             continue
         counts = (report.sample.codes[:, atoms] != 0).sum(axis=1)
@@ -287,28 +288,28 @@ def atom_rows(
     records: Sequence[ImageRecord],
     names: Sequence[str],
     *,
-    uses: Sequence[ClassAtomUsage] | None = None,
+    class_usages: Sequence[ClassAtomUsage] | None = None,
     maps: Sequence[_UsageMap] = (),
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> list[dict[str, Any]]:
-    """Return the content of `atom_rows.html.j2`: atoms per class, each with its patches.
+    """Return template values for `atom_rows.html.j2`: atoms per class, each with its patches.
 
     Parameters
     ----------
     report : statistics and patches of the atoms
     records : images that the patches are taken from
     names : names of the images as displayed
-    uses : atoms per class; None for the most used atoms
+    class_usages : atoms to show, per class; None for the most used atoms
     maps : usage maps of the classes, from `select_usage_maps`
     n_jobs : number of threads
     callback : receives the progress
     """
-    uses = report.classes if uses is None else uses
-    usages = [usage for use in uses for usage in use.atoms]
+    class_usages = report.classes if class_usages is None else class_usages
+    usages = [usage for class_usage in class_usages for usage in class_usage.atoms]
     wanted = [patch for usage in usages for patch, _ in usage.patches]
     uris = patch_images(report.sample, records, wanted, n_jobs=n_jobs, callback=callback)
-    classes = [use.name for use in report.classes]
+    classes = [class_usage.name for class_usage in report.classes]
     labels = [*classes, *sorted(set(report.labels) - set(classes))]
     colours = {name: class_css_colour(index) for index, name in enumerate(labels)}
     # Bars are scaled to the largest fraction on the page, as few patches use even common atoms.
@@ -317,17 +318,17 @@ def atom_rows(
     )
     return [
         {
-            "name": use.name,
+            "name": class_usage.name,
             "colours": colours,
             "top": max_fraction,
-            "text": _describe_usage(use),
+            "text": _describe_usage(class_usage),
             "rows": [
                 _atom_values(report, usage, uris, names)
-                | {"map": _map_uri(maps, classes.index(use.name), usage.atom, records)}
-                for usage in use.atoms
+                | {"map": _map_uri(maps, classes.index(class_usage.name), usage.atom, records)}
+                for usage in class_usage.atoms
             ],
         }
-        for use in uses
+        for class_usage in class_usages
     ]
 
 
@@ -395,10 +396,10 @@ def format_statistics(statistics: AtomStatistics) -> list[str]:
             not np.isnan(statistics.auc_low)
         )
         phrases.append(f"AUC {statistics.auc:.2f}{interval}")
-    if not np.isnan(statistics.seeds):
+    if not np.isnan(statistics.similarity_other_seeds):
         phrases.append(
-            f"stability over seeds {statistics.seeds:.2f}, over halves of the patients "
-            f"{statistics.halves:.2f}"
+            f"similarity to atoms of other seeds {statistics.similarity_other_seeds:.2f}, "
+            f"of half of the patients {statistics.similarity_half_of_patients:.2f}"
         )
     for level, (value, low, high) in statistics.group_variance_share.items():
         if low > 0:

@@ -38,28 +38,31 @@ from .model_card import checklist, model_card
 class Figures:
     """Figures of an evaluation, returned as SVG text and also written to files in `folder`.
 
-    `images` are those of `select_displayed_results`. If several training set sizes were compared,
+    `predictions` come from `select_displayed_results`. If several training set sizes were compared,
     all figures except `draw_sizes` show the largest.
     """
 
-    def __init__(self, evaluation: Evaluation, images: Sequence[ImageResult], folder: Path) -> None:
+    def __init__(
+        self, evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
+    ) -> None:
         self.evaluation = evaluation
-        self.images = images
+        self.predictions = predictions
         self.folder = folder
 
     def draw_intervals(self) -> list[str]:
         """Draw a chart per metric with the estimates and intervals of all methods."""
         chance_level = {"balanced accuracy": 1 / len(self.evaluation.classes), "AUC": 0.5}
         size, charts = self.evaluation.shown_size, []
-        for metric in self.evaluation.measures:
+        for metric in self.evaluation.metrics:
             values = {
-                name: self.evaluation.value(name, metric, size) for name in self.evaluation.methods
+                name: self.evaluation.metric_row(name, metric, size)
+                for name in self.evaluation.methods
             }
             rows = [_estimate(row, name) for name, row in values.items()]
             reference = (chance_level[metric], "chance") if metric in chance_level else None
             charts.append(
                 self._draw_and_save(
-                    intervals_svg, _slug(metric), rows, metric, (0.5, 1.0), reference
+                    intervals_svg, _to_file_name(metric), rows, metric, (0.5, 1.0), reference
                 )
             )
         return charts
@@ -74,24 +77,25 @@ class Figures:
         estimates = [
             ChartEstimate(r["against"], r["difference"], r["low"], r["high"]) for r in rows
         ]
-        label = f"difference in {self.evaluation.main_measure}"
+        label = f"difference in {self.evaluation.main_metric}"
         limits, reference = (-0.1, 0.1), (0.0, "equal")
         return self._draw_and_save(
             intervals_svg, "differences", estimates, label, limits, reference, 1
         )
 
     def draw_sizes(self) -> str | None:
-        """Draw the main metric by training images per class; return None for a single size."""
+        """Draw the main metric against the training set size; return None for a single size."""
         sizes = self.evaluation.sizes()
         if len(sizes) < 2:
             return None
         curves = {}
         for method in self.evaluation.methods:
             rows = [
-                self.evaluation.value(method, self.evaluation.main_measure, size) for size in sizes
+                self.evaluation.metric_row(method, self.evaluation.main_metric, size)
+                for size in sizes
             ]
             curves[method] = [_estimate(row, str(row["n_per_class"])) for row in rows]
-        labels = self.evaluation.main_measure, "training images per class"
+        labels = self.evaluation.main_metric, "training images per class"
         return self._draw_and_save(sizes_svg, "training-size", curves, *labels)
 
     def draw_roc(self) -> str | None:
@@ -117,7 +121,7 @@ class Figures:
     def _patch_roc(self, method: str) -> metrics.RocCurve:
         """Return the ROC curve of patches for the first repeat and seed.
 
-        Other repeats have other bins of margins, and cannot be pooled.
+        Repeats cannot be pooled, because their margins are counted in different bins.
         """
         first, *_ = self.evaluation.repeats(method, self.evaluation.shown_size, "counts")
         return patch_roc(first.predictions)
@@ -125,13 +129,13 @@ class Figures:
     def draw_calibration(self) -> dict[str, Any] | None:
         """Draw calibration curves; return {"rows": scores by method, "svg": curves}.
 
-        Methods without probabilities are omitted; return None if no method has probabilities.
+        Methods without probabilities are omitted. Return None if no method has probabilities.
         """
         rows, curves = [], {}
         for method in self.evaluation.methods:
             predictions = [
                 (image.record.label, probabilities, run.prediction_sets[image.run_index])
-                for image, run in ((image, image.result.predicted) for image in self.images)
+                for image, run in ((image, image.result.predictions) for image in self.predictions)
                 if image.method == method and (probabilities := run.probabilities[image.run_index])
             ]
             if not predictions:
@@ -167,7 +171,7 @@ class Figures:
         mosaics = []
         for i, (name, D) in enumerate(example.atoms_by_class().items(), start=1):
             pixels = atom_mosaic(D, example.model.recipe.patch_px)
-            with atomic_write(self.folder / f"bases-{i}-{_slug(name)}.png") as partial:
+            with atomic_write(self.folder / f"bases-{i}-{_to_file_name(name)}.png") as partial:
                 Image.fromarray(pixels).save(partial, format="PNG")
             mosaics.append({"name": name, "uri": jpeg_data_uri(pixels, quality=92)})
         return mosaics
@@ -183,7 +187,7 @@ def _estimate(row: Row, name: str) -> ChartEstimate:
     return ChartEstimate(name, row["value"], row["low"], row["high"])
 
 
-def _slug(name: str) -> str:
+def _to_file_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -191,22 +195,22 @@ _ERROR_COLUMNS = "patient", "image", "truth", "method"
 
 
 def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleModel | None) -> None:
-    """Write the page as one self-contained file without scripts, and figures and tables as files.
+    """Write an evaluation as one self-contained HTML page, and its figures and tables as files.
 
     Parameters
     ----------
-    path : file to write
-    evaluation : results
-    example : one of the trained models, whose atoms are shown; None for none
+    path : HTML file to write; other files are written to its folder
+    evaluation : evaluation to report
+    example : one of the trained models, whose atoms are shown; None to show no atoms
     """
     folder = path.parent
     content = _overview_values(evaluation)
     if evaluation.methods:
-        shown = tables.select_displayed_results(evaluation)
+        predictions = tables.select_displayed_results(evaluation)
         content |= _result_values(evaluation)
         write_error_tables = _write_region_errors if evaluation.region else _write_errors
-        content |= write_error_tables(evaluation, shown, folder)
-        content |= _draw_figures(Figures(evaluation, shown, folder / "figures"), example)
+        content |= write_error_tables(evaluation, predictions, folder)
+        content |= _draw_figures(Figures(evaluation, predictions, folder / "figures"), example)
     write_page(path, "reports/evaluation.html.j2", content)
 
 
@@ -259,19 +263,19 @@ def _result_values(evaluation: Evaluation) -> dict[str, Any]:
         "facts": _headline_values(evaluation),
         "sizes": evaluation.sizes(),
         "shown_size": evaluation.shown_size,
-        "metrics": list(evaluation.measures),
-        "main_measure": evaluation.main_measure,
+        "metrics": list(evaluation.metrics),
+        "main_metric": evaluation.main_metric,
         "values": [
-            [evaluation.value(method, metric, size) for metric in evaluation.measures]
+            [evaluation.metric_row(method, metric, size) for metric in evaluation.metrics]
             for size in evaluation.sizes()
             for method in evaluation.methods
         ],
         "format_interval": tables.format_interval,
         "selection": [*evaluation.interval_warnings, *tables.selection_warnings(evaluation)],
-        "no_error": any(row["low"] == row["high"] for row in evaluation.values),
+        "no_error": any(row["low"] == row["high"] for row in evaluation.metric_rows),
         "cross_validated": evaluation.all_repeats.cross_validated,
         "n_draws": provenance(evaluation)["draws_of_patients"],
-        "n_patients": max(row["n_patients"] for row in evaluation.values),
+        "n_patients": max(row["n_patients"] for row in evaluation.metric_rows),
         "comparisons": evaluation.comparisons,
         "timing": _timing_rows(evaluation),
         "card": model_card(evaluation),
@@ -281,24 +285,24 @@ def _result_values(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _write_errors(
-    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+    evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
 ) -> dict[str, Any]:
-    """Write the tables of confusion matrices and errors; return their content for the page."""
-    matrices = tables.confusion_matrices(evaluation, shown)
+    """Write tables of confusion matrices and errors; return template values of both."""
+    matrices = tables.confusion_matrices(evaluation, predictions)
     write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
-    write_table(folder / "errors", tables.error_rows(evaluation, shown), _ERROR_COLUMNS)
+    write_table(folder / "errors", tables.error_rows(evaluation, predictions), _ERROR_COLUMNS)
     return {
         "confusion_matrices": matrices,
-        "patients": tables.patient_errors(evaluation, shown),
+        "patients": tables.patient_errors(evaluation, predictions),
         "n_tested_patients": len(tables.tested_patients(evaluation)),
-        "n_wrong_images": len({result.position for result in shown if result.is_wrong}),
+        "n_wrong_images": len({result.position for result in predictions if result.is_wrong}),
     }
 
 
 def _write_region_errors(
-    evaluation: Evaluation, shown: Sequence[ImageResult], folder: Path
+    evaluation: Evaluation, predictions: Sequence[ImageResult], folder: Path
 ) -> dict[str, Any]:
-    results = tables.region_results(shown)
+    results = tables.region_results(predictions)
     matrices = tables.patch_confusion_matrices(evaluation, results)
     write_table(folder / "confusion", tables.confusion_rows(evaluation, matrices))
     write_table(folder / "errors", tables.patch_error_rows(evaluation, results), _ERROR_COLUMNS)
@@ -320,9 +324,9 @@ def _draw_figures(figures: Figures, example: ExampleModel | None) -> dict[str, A
 def _headline_values(evaluation: Evaluation) -> list[dict[str, str]]:
     first = evaluation.methods[0]
     value = tables.format_interval(
-        evaluation.value(first, evaluation.main_measure, evaluation.shown_size)
+        evaluation.metric_row(first, evaluation.main_metric, evaluation.shown_size)
     )
-    measure = f"{evaluation.main_measure}{' of the patches' if evaluation.region else ''}"
+    measure = f"{evaluation.main_metric}{' of the patches' if evaluation.region else ''}"
     images, patients = (
         len(tables.tested_images(evaluation)),
         len(tables.tested_patients(evaluation)),

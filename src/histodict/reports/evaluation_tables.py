@@ -15,7 +15,7 @@ from ..datasets.manifest import ImageRecord
 from ..encoders import get_patch_features
 from ..evaluation import Evaluation
 from ..evaluation.measures import dice, evaluate_patches
-from ..evaluation.runs import UNLABELLED, EvaluationResult
+from ..evaluation.runs import UNLABELLED_SUFFIX, EvaluationResult
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
 from ..model_selection.splits import shared_patients
@@ -27,7 +27,7 @@ from ..patches.patch_map import NO_TISSUE, PatchMap, Ring
 from ..patches.rendering import draw_overlay, jpeg_data_uri
 from ..utils.text_io import Row, pluralize
 
-DISPLAY_PX = 300
+DISPLAY_PX = 300  # longer side of displayed images
 # Pages with more images open slowly; further images are listed by name.
 _MAX_ERROR_IMAGES = 150
 
@@ -61,7 +61,7 @@ class ImageResult:
     @property
     def label_text(self) -> str:
         """Predicted class, or "uncertain (best guess: CLASS)"."""
-        predicted = self.result.predicted
+        predicted = self.result.predictions
         is_uncertain = (
             bool(predicted.probabilities[self.run_index])
             and len(predicted.prediction_sets[self.run_index]) != 1
@@ -76,14 +76,14 @@ class ImageResult:
 
 
 def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
-    """Return the predictions of all methods without failures, at the largest training set size."""
+    """Return the test predictions at the largest training set size, of methods without failures."""
     methods, size = evaluation.methods, evaluation.shown_size
     return [
         ImageResult(
             position,
             evaluation.manifest.records[position],
             task.method,
-            result.predicted.labels[i],
+            result.predictions.labels[i],
             result,
             i,
         )
@@ -97,14 +97,14 @@ def select_displayed_results(evaluation: Evaluation) -> list[ImageResult]:
 
 
 def confusion_matrices(
-    evaluation: Evaluation, shown: Sequence[ImageResult]
+    evaluation: Evaluation, predictions: Sequence[ImageResult]
 ) -> list[dict[str, Any]]:
     """Return a confusion matrix of the images per method, summed over repeats and seeds.
 
     Each matrix is a dict with the keys "method", "predicted_classes" (names of the columns) and
     "counts", a list of rows by true class.
     """
-    counts = Counter((image.method, image.record.label, image.label) for image in shown)
+    counts = Counter((each.method, each.record.label, each.label) for each in predictions)
     matrices = []
     for method in evaluation.methods:
         has_background = any(
@@ -129,10 +129,10 @@ def confusion_rows(evaluation: Evaluation, matrices: list[dict[str, Any]]) -> li
 # --- images and patients ------------------------------------------------------------------------
 
 
-def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row]:
-    """Return a row per image and method that misclassified it at least once."""
+def error_rows(evaluation: Evaluation, predictions: Sequence[ImageResult]) -> list[Row]:
+    """Return a table row for each image and each method that misclassified it at least once."""
     rows = []
-    for results in _group_predictions(shown, lambda result: result.position):
+    for results in _group_predictions(predictions, lambda result: result.position):
         record = results[0].record
         for method in dict.fromkeys(result.method for result in results if result.is_wrong):
             labels, n_wrong, n_predictions = _count_errors(results, method)
@@ -150,13 +150,15 @@ def error_rows(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[Row
     return rows
 
 
-def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list[dict[str, Any]]:
+def patient_errors(
+    evaluation: Evaluation, predictions: Sequence[ImageResult]
+) -> list[dict[str, Any]]:
     """Return template values of the patients with errors, most errors first.
 
-    "counts" has the numbers of errors and of predictions for each method, "images" a card for
-    each misclassified image.
+    "counts" has the numbers of errors and of predictions for each method, and "images" the template
+    values of each misclassified image.
     """
-    patients = _group_predictions(shown, lambda result: result.record.patient)
+    patients = _group_predictions(predictions, lambda result: result.record.patient)
     n_cards = count(1)
     rows = []
     for results in sorted(
@@ -165,7 +167,7 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
         images = _group_predictions(results, lambda result: result.position)
         wrong = [image for image in images if any(result.is_wrong for result in image)]
         cards = [
-            _image_card(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
+            _image_values(evaluation, image, next(n_cards) <= _MAX_ERROR_IMAGES) for image in wrong
         ]
         counts = [_count_errors(results, method)[1:] for method in evaluation.methods]
         patient = results[0].record.patient
@@ -176,23 +178,23 @@ def patient_errors(evaluation: Evaluation, shown: Sequence[ImageResult]) -> list
 
 
 def _group_predictions(
-    shown: Sequence[ImageResult], key: Callable[[ImageResult], object]
+    predictions: Sequence[ImageResult], key: Callable[[ImageResult], object]
 ) -> list[list[ImageResult]]:
     """Group the predictions by `key`, in the order of the manifest."""
     groups: dict[object, list[ImageResult]] = {}
-    for result in sorted(shown, key=lambda result: result.position):
+    for result in sorted(predictions, key=lambda result: result.position):
         groups.setdefault(key(result), []).append(result)
     return list(groups.values())
 
 
-def _count_errors(shown: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
+def _count_errors(predictions: Sequence[ImageResult], method: str) -> tuple[str, int, int]:
     """Return the wrong labels of a method as text, and its numbers of errors and predictions."""
-    of_method = [result for result in shown if result.method == method]
+    of_method = [result for result in predictions if result.method == method]
     wrong = [result.label_text for result in of_method if result.is_wrong]
     return ", ".join(sorted(set(wrong))), len(wrong), len(of_method)
 
 
-def _image_card(
+def _image_values(
     evaluation: Evaluation, predictions: Sequence[ImageResult], with_image: bool
 ) -> dict[str, Any]:
     record = predictions[0].record
@@ -211,19 +213,19 @@ def _image_card(
 
 
 def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | None, str | None]:
-    """Return data URIs of an image and a patch map, and the name of the model of the map.
+    """Return data URIs of an image and of its patch map, and the name of the model of the map.
 
-    The map is that of the first wrong prediction with a map. If there is none, the URI of the map
-    and the name of the model are None.
+    The map comes from the first wrong prediction that has a map. If there is none, the URI of the
+    map and the name of the model are None.
     """
     record = predictions[0].record
     with open_image(record.display_image) as source:
         pixels = source.thumbnail(min(DISPLAY_PX, max(source.size)))
         uri = jpeg_data_uri(pixels, quality=82)
     for result in (result for result in predictions if result.is_wrong):
-        patch_map = result.result.predicted.load_map(result.run_index)
+        patch_map = result.result.predictions.load_map(result.run_index)
         if patch_map is not None:
-            score = max(result.result.predicted.scores[result.run_index])
+            score = max(result.result.predictions.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
             shown = patch_map.covering(record.image) if record.image else patch_map
@@ -307,7 +309,7 @@ def selection_warnings(evaluation: Evaluation) -> list[str]:
             f"If the best of {n_methods} methods is chosen by these scores, its score is too "
             "optimistic. Test it on further patients."
         )
-    adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED)]
+    adapted = [name for name in evaluation.methods if name.endswith(UNLABELLED_SUFFIX)]
     if adapted:
         warnings.append(
             f"The threshold of {' and '.join(adapted)} was adapted to the test images without "
@@ -327,7 +329,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
         evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
     ]
     sites = sorted({record.site for record in records if record.site})
-    pixel_sizes = [PixelSizeOption(table=record.mpp).at(record.path).mpp for record in records]
+    pixel_sizes = [PixelSizeOption(table=record.mpp).resolve(record.path).mpp for record in records]
     scales = sorted({mpp for mpp in pixel_sizes if mpp})
     n_unscaled = pixel_sizes.count(None)
     sizes = ", ".join(f"{mpp:g} µm" for mpp in scales)
@@ -368,7 +370,7 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
-    """Return whether a split is by image: patients may be in both training and test set."""
+    """Return whether a split is by image, so that training and test set may share patients."""
     return any(split.unit == "image" for split in evaluation.splits)
 
 
@@ -379,7 +381,7 @@ def count_shared_patients(evaluation: Evaluation) -> int:
 
 
 def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
-    """Return (heading, text) rows on the protocol, and sizes of the training and test sets."""
+    """Return (heading, text) rows on the protocol and the sizes of training and test sets."""
     apart = "patients; no patient is in both training and test set"
     n_splits, n_seeds, n_methods = (
         len(evaluation.splits),
@@ -426,7 +428,7 @@ def describe_set_sizes(evaluation: Evaluation, subset: str) -> str:
     return f"{format_range(map(len, positions))} images of {format_range(n_patients)} patients"
 
 
-_MAX_REGION_IMAGES = 24  # the table has all images
+_MAX_REGION_IMAGES = 24  # images shown with a patch map; the table has all images
 
 
 @dataclass(frozen=True)
@@ -449,11 +451,11 @@ class RegionResult:
         return int(self.counts[1] + self.counts[2])
 
 
-def region_results(shown: Sequence[ImageResult]) -> list[RegionResult]:
+def region_results(predictions: Sequence[ImageResult]) -> list[RegionResult]:
     """Return the predictions with the confusion counts of their patches."""
     return [
-        RegionResult(s, evaluate_patches(s.result, s.run_index, s.record).confusion_counts())
-        for s in shown
+        RegionResult(p, evaluate_patches(p.result, p.run_index, p.record).confusion_counts())
+        for p in predictions
     ]
 
 
@@ -472,7 +474,7 @@ def patch_confusion_matrices(
 
 
 def patch_error_rows(evaluation: Evaluation, results: Sequence[RegionResult]) -> list[Row]:
-    """Return a table row per image and method with its patch counts, over repeats and seeds."""
+    """Return a table row per image and method with patch counts, summed over repeats and seeds."""
     rows = []
     for of_image in _group_by_image(results):
         record = of_image[0].prediction.record
@@ -502,12 +504,12 @@ def image_errors(evaluation: Evaluation, results: Sequence[RegionResult]) -> lis
         _group_by_image(results), key=lambda of_image: -sum(result.n_wrong for result in of_image)
     )
     return [
-        _region_card(evaluation, of_image, rank < _MAX_REGION_IMAGES)
+        _region_image_values(evaluation, of_image, rank < _MAX_REGION_IMAGES)
         for rank, of_image in enumerate(images)
     ]
 
 
-def _region_card(
+def _region_image_values(
     evaluation: Evaluation, results: Sequence[RegionResult], with_image: bool
 ) -> dict[str, Any]:
     record = results[0].prediction.record
@@ -521,15 +523,17 @@ def _region_card(
     }
 
 
-def _describe_counts(total: NDArray[np.int64]) -> str:
-    value = dice(total)
+def _describe_counts(counts: NDArray[np.int64]) -> str:
+    value = dice(counts)
     agreement = "no region, none found" if value is None else f"Dice {value:.3f}"
-    return f"{agreement}; {total[1]} missed and {total[2]} false positive patches of {total.sum()}"
+    return (
+        f"{agreement}; {counts[1]} missed and {counts[2]} false positive patches of {counts.sum()}"
+    )
 
 
 def _draw_region_map(result: ImageResult) -> str:
     """Return the patch map, with outlines of the patches in the true region, as a data URI."""
-    stored_map = result.result.predicted.load_map(result.run_index)
+    stored_map = result.result.predictions.load_map(result.run_index)
     assert stored_map is not None  # its patches were counted
     patch_map = replace(stored_map, path=result.record.path)
     caption = f"{result.label}; outline: true region"
@@ -554,7 +558,7 @@ def _sum_counts(results: Sequence[RegionResult], method: str) -> NDArray[np.int6
 def _group_by_image(results: Sequence[RegionResult]) -> list[list[RegionResult]]:
     """Group the results by image, in the order of the manifest.
 
-    Results of one image keep the order in which they are given.
+    The order of the results of one image does not change.
     """
     groups: dict[int, list[RegionResult]] = {}
     for result in sorted(results, key=lambda result: result.prediction.position):

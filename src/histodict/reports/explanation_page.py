@@ -27,7 +27,7 @@ def write_explanation_page(
     *,
     n_concepts: int = 8,
 ) -> None:
-    """Write the page as one self-contained file without scripts.
+    """Write explanations of images as one self-contained HTML page without scripts.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def write_explanation_page(
             for explanation, record in zip(explanations, records, strict=True)
         ],
         "has_reference": any(
-            part.reference_contribution
+            concept.reference_contribution
             for explanation in explanations
-            for part in explanation.contributions
+            for concept in explanation.contributions
         ),
         "is_of_regions": model.finds_regions,
     }
@@ -64,7 +64,7 @@ def _image_values(
     if explanation.prediction.top_label is None:
         return head | {"rows": [], "members": [], "uri": "", "sums": []}
     shown = explanation.concepts[:n_concepts]
-    max_excess = max((abs(explanation.excess_over_reference(part)) for part in shown), default=0.0)
+    max_excess = max((abs(explanation.excess_over_reference(c)) for c in shown), default=0.0)
     votes = [
         explanation.margin_to_runner_up(vote.contribution)
         for vote in explanation.member_contributions
@@ -80,57 +80,59 @@ def _image_values(
             {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar_values(value, max_vote)
             for vote, value in zip(explanation.member_contributions, votes, strict=True)
         ],
-        "rows": [_concept_values(model, explanation, part, record, max_excess) for part in shown],
+        "rows": [_concept_values(model, explanation, c, record, max_excess) for c in shown],
         "sums": explanation.sum_rows(n_concepts),
     }
 
 
-def _bar_values(value: float, largest: float) -> dict[str, Any]:
-    """Return template values of a bar: value as text, sign, and width (50 % for `largest`)."""
-    width = f"{50 * abs(value) / (largest or 1.0):.1f}"
+def _bar_values(value: float, max_value: float) -> dict[str, Any]:
+    """Return template values of a bar: value as text, sign, and width (50 % for `max_value`)."""
+    width = f"{50 * abs(value) / (max_value or 1.0):.1f}"
     return {"value": f"{value:+.3g}", "is_positive": value > 0, "width": width}
 
 
 def _concept_values(
     model: Model,
     explanation: Explanation,
-    part: ConceptContribution,
+    concept: ConceptContribution,
     record: ImageRecord,
     max_excess: float,
 ) -> dict[str, Any]:
     rival = explanation.classes[explanation.runner_up]
-    contribution = explanation.margin_to_runner_up(part.contribution) + 0.0  # +0 instead of -0
+    contribution = explanation.margin_to_runner_up(concept.contribution) + 0.0  # +0 instead of -0
     return {
-        "name": part.full_name,
-        "note": ", ".join(filter(None, [part.group, "artefact" * part.artefact])),
-        "usage": "" if part.usage is None else percent(part.usage),
-        "reference": part.describe_reference(rival),
+        "name": concept.full_name,
+        "note": ", ".join(filter(None, [concept.group, "artefact" * concept.artefact])),
+        "usage": "" if concept.usage is None else percent(concept.usage),
+        "reference": concept.describe_reference(rival),
         "contribution": f"{contribution:+.3g}",
-        "uri": _atom_image(model, part),
-        "map": _usage_map_uri(explanation, part, record),
-    } | _bar_values(explanation.excess_over_reference(part), max_excess)
+        "uri": _atom_image(model, concept),
+        "map": _usage_map_uri(explanation, concept, record),
+    } | _bar_values(explanation.excess_over_reference(concept), max_excess)
 
 
-def _atom_image(model: Model, part: ConceptContribution) -> str:
-    """Return the first atom of a concept as a data URI; empty if atoms are no image patches."""
-    base_model = model.estimators_[part.member] if part.is_ensemble_member else model  # type: ignore[union-attr]
-    atoms = base_model.model_.atoms() if part.atoms else None
+def _atom_image(model: Model, concept: ConceptContribution) -> str:
+    """Return the first atom of a concept as a data URI; empty if atoms are not image patches."""
+    base_model = model.estimators_[concept.member] if concept.is_ensemble_member else model  # type: ignore[union-attr]
+    atoms = base_model.model_.atoms() if concept.atoms else None
     if atoms is None or atoms.patch_px is None:
         return ""
-    return png_data_uri(render_vector(part.sign * atoms.D[part.atoms[0]], atoms.patch_px))
+    return png_data_uri(render_vector(concept.sign * atoms.D[concept.atoms[0]], atoms.patch_px))
 
 
-def _usage_map_uri(explanation: Explanation, part: ConceptContribution, record: ImageRecord) -> str:
-    if part.usage_map is None or explanation.prediction.patch_map is None or part.member:
+def _usage_map_uri(
+    explanation: Explanation, concept: ConceptContribution, record: ImageRecord
+) -> str:
+    if concept.usage_map is None or explanation.prediction.patch_map is None or concept.member:
         return ""
     class_index = (
-        explanation.classes.index(part.class_name)
-        if part.class_name
+        explanation.classes.index(concept.class_name)
+        if concept.class_name
         else explanation.predicted_class
     )
     grid = explanation.prediction.patch_map.grid
     return jpeg_data_uri(
-        usage_image(record.display_image, grid, part.usage_map, class_rgb(class_index))
+        usage_image(record.display_image, grid, concept.usage_map, class_rgb(class_index))
     )
 
 

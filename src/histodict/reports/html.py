@@ -38,19 +38,19 @@ from ..patches.patch_map import COLOURS, class_css_colour
 from ..patches.rendering import jpeg_data_uri
 from ..precomputed.feature_file import is_feature_file
 from ..utils.files import atomic_write
-from ..utils.parallel import Threads
+from ..utils.parallel import ThreadExecutor
 from ..utils.progress import Callback, no_callback
 
 _WIDTH = 4.7  # inches
-INK = "#22303c"
-_SOFT, _GREY = "#8d99a5", "#5b6b79"
+TEXT_COLOUR = "#22303c"
+_LIGHT_GREY, _GREY = "#8d99a5", "#5b6b79"
 STYLE: Any = {
     "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": _SOFT,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    "text.color": TEXT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
+    "axes.edgecolor": _LIGHT_GREY,
+    "xtick.color": TEXT_COLOUR,
+    "ytick.color": TEXT_COLOUR,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
@@ -62,7 +62,7 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # keeps the 
 
 @dataclass(frozen=True)
 class ChartEstimate:
-    """Named value with its interval."""
+    """Value of a chart with its name and confidence interval (`low`, `high`)."""
 
     name: str
     value: float
@@ -86,12 +86,12 @@ def intervals_svg(
     rows : estimates
     label : label of the axis
     min_range : smallest range of the axis, so that small differences do not look large
-    reference_line : position and name of a reference line; None for none
+    reference_line : position and name of a reference line; None to draw no line
     first_style : index of the first row's style, so that a method looks alike in all charts
     """
     with _chart(0.9 + 0.32 * len(rows)) as (figure, axes):
         if reference_line is not None:
-            axes.axvline(reference_line[0], color=_SOFT, linestyle=":", linewidth=1.2)
+            axes.axvline(reference_line[0], color=_LIGHT_GREY, linestyle=":", linewidth=1.2)
             transform = axes.get_xaxis_transform()  # x in data, y in axes coordinates
             axes.text(
                 reference_line[0],
@@ -122,14 +122,14 @@ def intervals_svg(
 def sizes_svg(
     name: str, curves: Mapping[str, Sequence[ChartEstimate]], label: str, axis_label: str
 ) -> str:
-    """Return an SVG chart of the estimates of each method by step, such as training set size.
+    """Return an SVG chart of the estimates of each method by training set size.
 
     Parameters
     ----------
     name : prefix of the ids in the SVG element
-    curves : estimates of each method, one per step; their names label the steps
-    label : label of the axis of values
-    axis_label : label of the axis of steps
+    curves : estimates of each method, one per size; the names of the estimates are the sizes
+    label : label of the y axis
+    axis_label : label of the x axis
     """
     with _chart(3.6) as (figure, axes):
         n_curves = max(len(curves), 2)
@@ -156,7 +156,7 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
     `name` is the prefix of the ids in the SVG element.
     """
     with _chart(_WIDTH) as (figure, axes):
-        axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="chance")
+        axes.plot([0, 1], [0, 1], ":", color=_LIGHT_GREY, linewidth=1, label="chance")
         # Later curves are thinner, which keeps overlapping earlier ones visible.
         relative_sizes = np.linspace(1, 0.5, len(curves))
         for (method, curve), (colour, marker, dash), size in zip(
@@ -178,12 +178,10 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
 def calibration_svg(name: str, curves: Mapping[str, CalibrationCurve]) -> str:
     """Return an SVG chart of observed frequency against predicted probability.
 
-    Larger dots stand for more images.
-
-    `name` is the prefix of the ids in the SVG element.
+    Larger dots stand for more images. `name` is the prefix of the ids in the SVG element.
     """
     with _chart(_WIDTH) as (figure, axes):
-        axes.plot([0, 1], [0, 1], ":", color=_SOFT, linewidth=1, label="perfect")
+        axes.plot([0, 1], [0, 1], ":", color=_LIGHT_GREY, linewidth=1, label="perfect")
         for (method, curve), style in zip(curves.items(), _styles(len(curves)), strict=True):
             colour, marker, dash = style
             axes.plot(curve.probability, curve.observed, color=colour, linestyle=dash, label=method)
@@ -205,7 +203,7 @@ def _chart(height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _styles(n: int) -> list[tuple[str, str, str]]:
-    """Return (colour, marker, dash) of `n` methods; the first thirty are distinct."""
+    """Return (colour, marker, dash) of the curves of `n` methods; the first thirty are distinct."""
     # Yellow is hard to see on white.
     colours = [mpl.colors.to_hex(c / 255) for i, c in enumerate(COLOURS) if i != 4]
     kinds = zip(cycle(colours), cycle("osD^vP"), cycle(["-", "--", "-.", ":"]), strict=False)
@@ -213,7 +211,7 @@ def _styles(n: int) -> list[tuple[str, str, str]]:
 
 
 def _add_legend_below(figure: Figure, axes: Axes) -> None:
-    """Add a legend of all labelled curves, if there are any."""
+    """Add a legend of all labelled curves below the axes."""
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     n_columns = 1 if longest > 22 else 2 if longest > 12 else 3
@@ -257,8 +255,8 @@ def write_page(path: Path, template: str, content: dict[str, Any]) -> None:
 
 
 _CONTEXT_SCALE = 4  # width of the displayed square in patch widths
-_DISPLAY_PX = 144
-_OUTSIDE_RGB = np.array((238, 242, 245), np.uint8)
+_DISPLAY_PX = 144  # side of a displayed patch image
+_OUTSIDE_RGB = np.array((238, 242, 245), np.uint8)  # colour outside the image
 
 
 def patch_images(
@@ -269,7 +267,7 @@ def patch_images(
     n_jobs: int | None = None,
     callback: Callback = no_callback,
 ) -> dict[int, str]:
-    """Return images of the patches as data URIs; every source image is opened once.
+    """Return images of patches as data URIs, by patch index; every source image is opened once.
 
     The URI is empty for feature files whose image is not available.
 
@@ -296,12 +294,14 @@ def patch_images(
                 for p in own_patches
             }
 
-    parts = map_with_progress(crop_patches, len(image_indices), "crop", callback, Threads(n_jobs))
+    parts = map_with_progress(
+        crop_patches, len(image_indices), "crop", callback, ThreadExecutor(n_jobs)
+    )
     return {patch: uri for part in parts for patch, uri in part.items()}
 
 
 def square_around(gallery: PatchSample, patch: int, scale: int) -> tuple[tuple[int, int], int]:
-    """Return a square around a patch, as corner (x, y) and side in level-0 pixels.
+    """Return the square around a patch: upper left corner (x, y) and side in level-0 pixels.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from ..utils.text_io import pluralize, truncated_list
 from . import evaluation_tables as tables
 from .evaluation_tables import SummaryRow
 
-RESEARCH = "research only. Not a medical device: do not use it for diagnoses."
+_INTENDED_USE = "research only. Not a medical device: do not use it for diagnoses."
 
 
 # --- a model in a file --------------------------------------------------------------------------
@@ -54,10 +54,10 @@ _PATCH_SETTINGS = (
 
 
 def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
-    """Return the model card of a saved model, as headings and texts.
+    """Return the model card of a saved model, as (heading, text) rows.
 
-    The card is made from the header alone, which does not contain the threshold. If the model is
-    loaded, `model.describe_decision()` may replace the text of "Decision".
+    The header does not contain the decision threshold. If the model is loaded,
+    `model.describe_decision()` may replace the text of "Decision".
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
     rows = [
         ("Kind", header["kind"]),
         ("Task", _purpose_text(header)),
-        ("Intended use", RESEARCH),
+        ("Intended use", _INTENDED_USE),
         ("Training data", _training_text(training)),
         ("Excluded", _excluded_text(training)),
         ("Confounding", ". ".join(training.get("confounders", []))),
@@ -86,11 +86,11 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
 
 
 def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
-    """Return the settings of a model, as headings and texts.
+    """Return the settings of a model, as (heading, text) rows.
 
     Parameters
     ----------
-    recipe : settings
+    recipe : recipe of the model
     mpp : pixel size of the training images in µm; None if unknown
     """
     parameters = tables.join_items(recipe.method_parameters)
@@ -107,9 +107,10 @@ def describe_settings(recipe: Recipe, mpp: float | None) -> list[SummaryRow]:
 def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return (number, score, description) of each base model of an ensemble, as texts.
 
-    The number is that of `--member`. The score is the mean of balanced accuracy and AUC on unseen
-    patients, or dashes without out-of-fold predictions. The description gives the weight and the
-    settings that differ from the first base model. Excluded base models have no number.
+    The number is the value of the option `--member`, or "-" for an excluded base model. The score
+    is the mean of balanced accuracy and AUC on unseen patients, or dashes without out-of-fold
+    predictions. The description gives the weight and the settings that differ from the first base
+    model.
     """
     members: list[tuple[str, str, str]] = []
     n_used = 0
@@ -125,7 +126,7 @@ def describe_members(header: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _annotation_text(header: Mapping[str, Any]) -> str:
-    """Return how many atoms of all base models are named, artefacts and disabled, as text."""
+    """Return the numbers of named atoms, artefacts and disabled atoms of all base models."""
     notes = [
         note for model in (header, *header["estimators"]) for note in model["atom_annotations"]
     ]
@@ -146,7 +147,7 @@ def _pixel_size_text(mpp: float | None) -> str:
 
 
 def _feature_source_text(header: Mapping[str, Any]) -> str:
-    """Describe the encoder of the feature files; "" if the header has no record of it."""
+    """Describe the encoder of the feature files; empty if it is not recorded in the header."""
     headers = [header, *header["estimators"]]
     stored = next(
         (h["training_info"]["vectors"] for h in headers if "vectors" in h["training_info"]), None
@@ -217,7 +218,7 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
 
 
 def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Format the settings of the recipe `other` that differ from those of the recipe `first`."""
+    """Format the settings of the recipe `other` that differ from the recipe `first`."""
     hidden = {"method_parameters"}
     if not get_method(other["method"]).is_patch_level:
         hidden.update(_PATCH_SETTINGS)
@@ -234,7 +235,7 @@ def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) ->
 
 
 def model_card(evaluation: Evaluation) -> list[SummaryRow]:
-    """Return the model card of the first method of an evaluation, as headings and texts."""
+    """Return the model card of the first method of an evaluation, as (heading, text) rows."""
     method = evaluation.methods[0]
     plan = evaluation.plans[method]
     n_sites = len({record.site for record in evaluation.manifest.records if record.site})
@@ -244,7 +245,7 @@ def model_card(evaluation: Evaluation) -> list[SummaryRow]:
         ("Settings", tables.describe_plan(plan)),
         ("Training data", f"{tables.describe_set_sizes(evaluation, 'train')}, see Protocol"),
         ("Performance", _performance_text(evaluation, method)),
-        ("Intended use", RESEARCH),
+        ("Intended use", _INTENDED_USE),
         ("Limits", " ".join(limitations(evaluation, n_sites))),
     ]
 
@@ -258,7 +259,7 @@ def _task_text(evaluation: Evaluation) -> str:
 def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
     """Return the limitations of an evaluation, one sentence each.
 
-    `n_sites` is the number of sites of the tested images.
+    `n_sites` is the number of sites of all images.
     """
     n_patients = len(tables.tested_patients(evaluation))
     sentences = [
@@ -291,7 +292,7 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
 def _performance_text(evaluation: Evaluation, method: str) -> str:
     values = [
         f"{row['metric']} {tables.format_interval(row)}"
-        for row in evaluation.values
+        for row in evaluation.metric_rows
         if row["method"] == method and row["n_per_class"] == evaluation.shown_size
     ]
     caveat = (
@@ -303,13 +304,16 @@ def _performance_text(evaluation: Evaluation, method: str) -> str:
 
 
 with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline="") as _file:
-    ITEMS = [(row["item"], row["asked"]) for row in csv.DictReader(_file)]
+    CHECKLIST_ITEMS = [(row["item"], row["asked"]) for row in csv.DictReader(_file)]
 
 
 def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """Return the TRIPOD+AI checklist of an evaluation as (item, question, answer)."""
     entries = _data_items(evaluation) | _method_items(evaluation) | _result_items(evaluation)
-    return [(item, question, entries.get(item, tables.NOT_RECORDED)) for item, question in ITEMS]
+    return [
+        (item, question, entries.get(item, tables.NOT_RECORDED))
+        for item, question in CHECKLIST_ITEMS
+    ]
 
 
 def _data_items(evaluation: Evaluation) -> dict[str, str]:
@@ -329,7 +333,7 @@ def _data_items(evaluation: Evaluation) -> dict[str, str]:
 def _method_items(evaluation: Evaluation) -> dict[str, str]:
     protocol = dict(tables.protocol_summary(evaluation))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(evaluation))
-    measures = ", ".join(evaluation.measures)
+    metrics = ", ".join(evaluation.metrics)
     n_methods = pluralize(len(evaluation.methods), "method")
     return {
         "4": f"compare {n_methods} for {_checklist_task_text(evaluation)}",
@@ -339,7 +343,7 @@ def _method_items(evaluation: Evaluation) -> dict[str, str]:
         else "an image without tissue counts as a wrong prediction with the score at the threshold",
         "12a": f"{protocol['Protocol']}. Split by: {protocol['Split by']}",
         "12c": "see Methods; all settings are in provenance.json",
-        "12e": f"{measures}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
+        "12e": f"{metrics}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
         "correction",
         "13": f"images per class: {classes}"
         + ("" if evaluation.region else "; balanced accuracy gives all classes equal weight"),

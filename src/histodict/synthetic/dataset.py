@@ -19,12 +19,12 @@ from PIL import Image
 from ..utils.files import add_path_to_errors
 from ..utils.validation import check_whole_number
 from .tissue_generator import (
-    INFLAMMATION,
+    INFLAMMATION_MAPS,
     MICRONS_PER_PIXEL,
     canvas_shape,
-    draw_stain,
     make_region_image,
     make_tissue_image,
+    random_stain,
 )
 
 _UNFINISHED_PREFIX = ".unfinished-"
@@ -40,11 +40,11 @@ def write_synthetic_dataset(
 ) -> Path:
     """Write a labelled synthetic set with its manifests to a new folder, and return the folder.
 
-    `<class>/<patient>_<i>.jpg` are listed in `manifest.csv`; every patient has images of both
-    classes. Half as many further patients have one larger image each in `regions/`, with none, one
-    or two inflamed foci and their masks, listed in `regions/manifest.csv`. Paths are relative to
-    the manifest. The folder is written atomically. The same seed gives the same bytes, and images
-    of a patient do not depend on the number of patients.
+    Images `<class>/<patient>_<i>.jpg` are listed in `manifest.csv`; patients have images of both
+    classes. Half as many other patients have one larger image each in `regions/`, with no, one or
+    two inflamed foci and a mask of the foci; `regions/manifest.csv` lists them. Paths are relative
+    to the manifest. The folder is written atomically. The same seed gives the same bytes, and the
+    images of a patient do not depend on the number of patients.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def write_synthetic_dataset(
     unfinished.mkdir(parents=True)
     try:
         with add_path_to_errors(folder):
-            _write_classes(unfinished, n_patients, images_per_patient, size, seed)
-            _write_regions(unfinished / "regions", n_patients, size, seed)
+            _write_class_images(unfinished, n_patients, images_per_patient, size, seed)
+            _write_region_images(unfinished / "regions", n_patients, size, seed)
         _check_empty(folder)  # another process may have been faster
         if folder.exists():
             folder.rmdir()  # not every system renames onto an empty folder
@@ -121,13 +121,13 @@ def _remove_unfinished(folder: Path) -> None:
                 shutil.rmtree(unfinished)
 
 
-def _write_classes(
+def _write_class_images(
     folder: Path, n_patients: int, images_per_patient: int, size: tuple[int, int], seed: int
 ) -> None:
-    classes = list(INFLAMMATION)
+    classes = list(INFLAMMATION_MAPS)
     rows = []
     for patient in range(n_patients):
-        stain = draw_stain(_generator(seed, "stain", patient))
+        stain = random_stain(_generator(seed, "stain", patient))
         for i in range(images_per_patient):
             label = classes[(patient + i) % len(classes)]
             name = f"{label}/{_patient_name(patient)}_{i + 1}.jpg"
@@ -137,12 +137,12 @@ def _write_classes(
     _write_manifest(folder / "manifest.csv", ("path", "label", "patient", "mpp"), sorted(rows))
 
 
-def _write_regions(folder: Path, n_patients: int, size: tuple[int, int], seed: int) -> None:
+def _write_region_images(folder: Path, n_patients: int, size: tuple[int, int], seed: int) -> None:
     larger = size[0] * 3 // 2, size[1] * 3 // 2
     rows = []
     for i in range((n_patients + 1) // 2):
         patient = n_patients + i
-        stain = draw_stain(_generator(seed, "region stain", i))
+        stain = random_stain(_generator(seed, "region stain", i))
         n_regions = (1, 2, 0)[i % 3]
         image, mask = make_region_image(stain, _generator(seed, "region", i), larger, n_regions)
         name, mask_name = f"{_patient_name(patient)}_1.jpg", f"masks/{_patient_name(patient)}_1.png"

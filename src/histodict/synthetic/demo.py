@@ -34,7 +34,7 @@ DEMO_RECIPE = preset("fast").parse_settings(
     {"n_atoms": "120", "n_iter": "12", "downsample": "1", "patches_per_class": "4000"}
 )
 REGION_RECIPE = DEMO_RECIPE.parse_settings({"smoothing_radius": "2", "penalty": "0.2"})
-_DATA_OPTIONS: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
+_DATASET_OPTIONS: dict[str, Any] = {"n_patients": 8, "images_per_patient": 4}
 _N_TEST_PATIENTS = 4
 
 
@@ -44,10 +44,13 @@ class DemoResult:
 
     Attributes
     ----------
-    model, detector : trained classifier, and trained region detector
-    test, predictions : test images, and their predictions by `model`
-    regions, findings : images with masks of regions, and their predictions by `detector`
-    seconds : duration of each stage
+    model : trained classifier
+    test : test images
+    predictions : predictions of the test images by `model`
+    detector : trained region detector
+    regions : images with masks of regions
+    region_predictions : predictions of `regions` by `detector`
+    seconds : duration of each stage in seconds, by name
     """
 
     model: TissueClassifier
@@ -55,17 +58,17 @@ class DemoResult:
     predictions: list[ImagePrediction]
     detector: RegionDetector
     regions: Manifest
-    findings: list[RegionPrediction]
+    region_predictions: list[RegionPrediction]
     seconds: dict[str, float]
 
     @property
     def n_patients(self) -> int:
-        """Number of patients of the predicted test images."""
-        return len(set(self.predicted[0].patients))
+        """Number of patients of the test images with tissue."""
+        return len(set(self.predictions_with_tissue[0].patients))
 
     @property
-    def predicted(self) -> tuple[Manifest, list[ImagePrediction]]:
-        """Test images and their predictions, without images that lack tissue."""
+    def predictions_with_tissue(self) -> tuple[Manifest, list[ImagePrediction]]:
+        """Test images with tissue, and their predictions."""
         indices = [
             index
             for index, prediction in enumerate(self.predictions)
@@ -76,7 +79,7 @@ class DemoResult:
     @property
     def confusion(self) -> NDArray[np.int64]:
         """Number of images by true class (rows) and predicted class (columns)."""
-        test, predictions = self.predicted
+        test, predictions = self.predictions_with_tissue
         predicted = [prediction.top_label for prediction in predictions]
         counts: NDArray[np.int64] = confusion_matrix(
             test.labels, predicted, labels=self.model.class_names_
@@ -86,13 +89,13 @@ class DemoResult:
     @property
     def balanced_accuracy(self) -> float:
         """Balanced accuracy on the test images."""
-        test, predictions = self.predicted
+        test, predictions = self.predictions_with_tissue
         return balanced_accuracy(
             test.labels, np.array([prediction.top_label for prediction in predictions])
         )
 
 
-def draw_demo(folder: Path, *, seed: int = 0) -> Path:
+def write_demo_images(folder: Path, *, seed: int = 0) -> Path:
     """Write the images of the demonstration to a new folder.
 
     Parameters
@@ -105,7 +108,7 @@ def draw_demo(folder: Path, *, seed: int = 0) -> Path:
     Path
         The folder, as an absolute path.
     """
-    return write_synthetic_dataset(folder, **_DATA_OPTIONS, seed=seed)
+    return write_synthetic_dataset(folder, **_DATASET_OPTIONS, seed=seed)
 
 
 def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -> DemoResult:
@@ -113,9 +116,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
 
     Parameters
     ----------
-    folder : parent folder of the synthetic set, which is written once to data-SEED
+    folder : folder in which the synthetic set is written to data-SEED, unless it exists
     seed : random seed
-    callback : receives progress
+    callback : function that is called with the progress
 
     Returns
     -------
@@ -131,7 +134,9 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
 
     data = folder / f"data-{seed}"
     callback(Progress("draw", 0, 1))
-    timed("generating images", lambda: cached_synthetic_dataset(data, **_DATA_OPTIONS, seed=seed))
+    timed(
+        "generating images", lambda: cached_synthetic_dataset(data, **_DATASET_OPTIONS, seed=seed)
+    )
     callback(Progress("draw", 1, 1))
     manifest = read_manifest(data / "manifest.csv")
     test_patients = set(sorted(set(manifest.patients))[-_N_TEST_PATIENTS:])
@@ -145,10 +150,10 @@ def run_demo(folder: Path, *, seed: int = 0, callback: Callback = no_callback) -
     detector = RegionDetector(REGION_RECIPE, region="inflamed", random_state=seed)
     timed("training the region detector", lambda: detector.fit(train, callback=callback))
     regions = read_manifest(data / "regions" / "manifest.csv")
-    findings = timed(
+    region_predictions = timed(
         "detecting regions", lambda: _predict_all(regions, detector.predict_one, callback)
     )
-    return DemoResult(model, test, predictions, detector, regions, findings, seconds)
+    return DemoResult(model, test, predictions, detector, regions, region_predictions, seconds)
 
 
 def _predict_all(manifest: Manifest, predict: Callable[..., Any], callback: Callback) -> list[Any]:
@@ -160,7 +165,7 @@ def _predict_all(manifest: Manifest, predict: Callable[..., Any], callback: Call
     return predictions
 
 
-_N_IMAGES = 6
+_N_EXAMPLE_IMAGES = 6
 _DISPLAY_WIDTH = 640
 
 
@@ -201,7 +206,9 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
         "confusion": counts.tolist(),
         "roc": roc_curves_svg("roc", {"model": _roc_curve(result)}),
         "images": [_image_values(result, index) for index in _example_indices(result)],
-        "regions": [_region_values(result, index) for index in range(len(result.findings))],
+        "regions": [
+            _region_values(result, index) for index in range(len(result.region_predictions))
+        ],
         "min_patches": result.detector.min_patches_,
         "atoms": atom_mosaics(bases, model.recipe.patch_px),
         "timing": [
@@ -218,16 +225,16 @@ def _page_values(result: DemoResult) -> dict[str, Any]:
 
 def _accuracy_interval(result: DemoResult) -> str:
     """Return the 95 % interval, by patient, of the balanced accuracy as text."""
-    test, predictions = result.predicted
+    test, predictions = result.predictions_with_tissue
     labels, patients = np.array(test.labels), np.array(test.patients)
     is_right = labels == [prediction.top_label for prediction in predictions]
-    of_classes = [labels == name for name in result.model.class_names_]
-    limits = mean_interval([proportion(is_right[of], patients[of]) for of in of_classes])
+    masks = [labels == name for name in result.model.class_names_]
+    limits = mean_interval([proportion(is_right[mask], patients[mask]) for mask in masks])
     return "not available" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"
 
 
 def _roc_curve(result: DemoResult) -> RocCurve:
-    test, predictions = result.predicted
+    test, predictions = result.predictions_with_tissue
     scores = [prediction.score for prediction in predictions]
     return roc_curve(test.labels, scores, positive=result.model.class_names_[1])
 
@@ -242,7 +249,7 @@ def _example_indices(result: DemoResult) -> list[int]:
     by_class: dict[str, list[int]] = {}
     for index in sorted(range(len(is_correct)), key=is_correct.__getitem__):
         by_class.setdefault(truth[index], []).append(index)
-    per_class = _N_IMAGES // len(by_class)
+    per_class = _N_EXAMPLE_IMAGES // len(by_class)
     return [index for indices in by_class.values() for index in indices[:per_class]]
 
 
@@ -256,7 +263,7 @@ def _image_values(result: DemoResult, index: int) -> dict[str, Any]:
 
 def _region_values(result: DemoResult, index: int) -> dict[str, Any]:
     """Return template values of an image: true regions on the left, predicted ones on the right."""
-    record, prediction = result.regions.records[index], result.findings[index]
+    record, prediction = result.regions.records[index], result.region_predictions[index]
     assert record.mask is not None
     rings = region_rings(prediction)
     with open_image(record.path) as source:

@@ -1,9 +1,9 @@
 """Synthetic tissue: H&E-like images, healthy and inflamed, for a demonstration without download.
 
-A scene consists of two maps, the concentrations of haematoxylin H and eosin E: wavy stroma, lumens
-lined by epithelium, and nuclei. A third map, `inflammation`, determines the pathology: where it is
-high, the stroma has many lymphocytes and pale oedema, and lumens are few and narrow. The simulated
-scanner records
+A scene consists of maps of the concentrations of haematoxylin (H) and eosin (E), with wavy stroma,
+lumens lined by epithelium, and nuclei. A third map, `inflammation`, determines the pathology: where
+it is high, the stroma has many lymphocytes and pale oedema, and lumens are few and narrow. The
+simulated scanner records
 
     RGB = white · 10^−(H·h + E·e)                                         (Beer and Lambert)
 
@@ -28,11 +28,18 @@ Map = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 _MIN_SIDE = 64
-_BORDER = 24  # drawn around the image and cropped, so that nuclei may cross the edge
+_BORDER = 24  # pixels around the image that are drawn but cropped, as nuclei may cross its edge
 
 
 class Scene:
-    """Canvas (height, width) with maps of haematoxylin and eosin, and a mask of occupied pixels."""
+    """Canvas on which tissue is drawn; all arrays are (height, width).
+
+    Attributes
+    ----------
+    H : concentration of haematoxylin
+    E : concentration of eosin
+    occupied : mask of the pixels in which no further nucleus may have its centre
+    """
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.H: Map = np.zeros(shape, np.float32)
@@ -50,7 +57,7 @@ def canvas_shape(size: tuple[int, int]) -> tuple[int, int]:
     Returns
     -------
     tuple of int
-        Shape (height, width), with the border.
+        (height, width) of the canvas, which includes a border.
     """
     width = check_whole_number("width", size[0], _MIN_SIDE)
     height = check_whole_number("height", size[1], _MIN_SIDE)
@@ -80,7 +87,7 @@ def smooth_noise(
     Parameters
     ----------
     shape : (height, width)
-    scale : vertical and horizontal distance of the random values in pixels
+    scale : vertical and horizontal distance in pixels between random values, which are interpolated
     rng : random generator
 
     Returns
@@ -108,7 +115,7 @@ def enlarge(grid: Map, shape: tuple[int, int]) -> Map:
     return resized
 
 
-def coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
+def pixel_coordinates(shape: tuple[int, int]) -> tuple[Map, Map]:
     """Return the coordinates y and x of every pixel.
 
     Parameters
@@ -130,11 +137,11 @@ _MAX_NUCLEUS_SHAPES = 128  # different nuclei of one kind in an image
 
 @dataclass(frozen=True)
 class _NucleusKind:
-    """Appearance of one kind of nucleus; lengths are in pixels, densities of haematoxylin."""
+    """Appearance of one kind of nucleus; lengths are in pixels."""
 
-    length: float  # half axes
-    width: float
-    density: float
+    length: float  # half of the long axis
+    width: float  # half of the short axis
+    density: float  # concentration of haematoxylin
     rim: float  # added density of the membrane
     clumps: float  # relative contrast of the chromatin
     nucleolus: float  # added density of the nucleolus
@@ -142,7 +149,7 @@ class _NucleusKind:
 
     @property
     def max_radius(self) -> int:
-        """Distance from the centre to the edge of the template of a nucleus, in pixels."""
+        """Distance from the centre to the edge of the image of a nucleus, in pixels."""
         return math.ceil(1.35 * self.length)
 
 
@@ -151,7 +158,7 @@ _FIBROBLAST = _NucleusKind(12.5, 2.6, 0.62, 0.12, 0.15, 0.0, 14)
 _LYMPHOCYTE = _NucleusKind(5.3, 4.9, 0.80, 0.18, 0.20, 0.0, 8)
 
 
-def draw_lining(
+def draw_epithelial_nuclei(
     scene: Scene, depth: Map, wall: float, tissue: Mask, rng: np.random.Generator
 ) -> None:
     """Draw a layer of epithelial nuclei around the lumens, perpendicular to the lumen borders.
@@ -165,7 +172,7 @@ def draw_lining(
     rng : random generator
     """
     positions = _random_positions((np.abs(depth - 0.58 * wall) < 1.5) & tissue, 0.3, rng)
-    angles = _ascent_angles(depth, positions)
+    angles = _steepest_ascent_angles(depth, positions)
     _draw_nuclei(scene, _EPITHELIAL, positions, angles + rng.normal(0, 0.2, len(angles)), rng)
 
 
@@ -200,18 +207,18 @@ def draw_fibroblasts(scene: Scene, flow: Map, allowed: Mask, rng: np.random.Gene
     rng : random generator
     """
     positions = _random_positions(allowed, 0.0016, rng)
-    angles = _ascent_angles(flow, positions) + math.pi / 2
+    angles = _steepest_ascent_angles(flow, positions) + math.pi / 2
     _draw_nuclei(scene, _FIBROBLAST, positions, angles + rng.normal(0, 0.15, len(angles)), rng)
 
 
-def _ascent_angles(heights: Map, positions: Positions) -> NDArray[np.float64]:
+def _steepest_ascent_angles(heights: Map, positions: Positions) -> NDArray[np.float64]:
     """Return the angle of steepest ascent at each position, in radians."""
     dy, dx = (np.asarray(slope)[positions] for slope in np.gradient(heights))
     return np.arctan2(dy, dx).astype(np.float64)
 
 
 def _random_positions(allowed: Mask, density: Map | float, rng: np.random.Generator) -> Positions:
-    """Return random allowed pixels in random order; `density` is the probability of each pixel."""
+    """Return random allowed pixels in random order; `density` is the probability per pixel."""
     selected = allowed & (rng.random(allowed.shape, dtype=np.float32) < density)
     rows, columns = np.nonzero(selected)
     order = rng.permutation(len(rows))
@@ -225,7 +232,7 @@ def _draw_nuclei(
     angles: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> None:
-    """Draw a nucleus at each position with enough space, rotated by its angle (radians)."""
+    """Draw nuclei, rotated by `angles` (radians), at the positions that have enough space."""
     half = kind.max_radius
     accepted = _enforce_spacing(scene.occupied, positions, kind.spacing, max(half, kind.spacing))
     # Nuclei of about the same angle share one of 128 templates.
@@ -246,7 +253,7 @@ def _draw_nuclei(
 
 
 def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin: int) -> list[int]:
-    """Return the indices of accepted positions; mark the pixels within `spacing` as occupied.
+    """Return the indices of accepted positions; set `occupied` within `spacing` around them.
 
     A position is accepted if it is not occupied, and `margin` pixels or more from the border.
     """
@@ -265,7 +272,7 @@ def _enforce_spacing(occupied: Mask, positions: Positions, spacing: int, margin:
 def _nucleus_templates(
     kind: _NucleusKind, angles: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Map, Map]:
-    """Return images (n_nuclei, side, side) of nuclei: opacity (0 to 1), and haematoxylin."""
+    """Return images (n_nuclei, side, side) of nuclei: opacity (0 to 1) and haematoxylin."""
 
     def per_nucleus(values: NDArray[np.float64]) -> Map:
         return values.astype(np.float32)[:, None, None]
@@ -299,9 +306,11 @@ class Stain:
 
     Attributes
     ----------
-    haematoxylin, eosin : unit vectors of optical density (R, G, B)
-    haematoxylin_strength, eosin_strength : factors of the concentrations
-    white : background colour (0 to 255)
+    haematoxylin : optical density (R, G, B) of haematoxylin, as a unit vector
+    eosin : optical density (R, G, B) of eosin, as a unit vector
+    haematoxylin_strength : factor of the concentration of haematoxylin
+    eosin_strength : factor of the concentration of eosin
+    white : background colour (R, G, B), from 0 to 255
     """
 
     haematoxylin: tuple[float, float, float]
@@ -311,7 +320,7 @@ class Stain:
     white: tuple[float, float, float]
 
 
-def draw_stain(rng: np.random.Generator) -> Stain:
+def random_stain(rng: np.random.Generator) -> Stain:
     """Return a random stain.
 
     Colour vectors vary around those of haematoxylin and eosin; strengths and brightness are random.
@@ -337,11 +346,11 @@ def draw_stain(rng: np.random.Generator) -> Stain:
 
 
 def simulate_scan(scene: Scene, stain: Stain, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return the scanned image of a scene: Beer-Lambert law, with slight blur and noise.
+    """Return the scanned image of a scene, by the Beer-Lambert law with slight blur and noise.
 
     Parameters
     ----------
-    scene : scene
+    scene : concentrations of the stains
     stain : stain and scanner
     rng : random generator
 
@@ -390,11 +399,11 @@ def make_tissue_image(
     -------
     ndarray of shape (height, width, 3)
     """
-    if kind not in INFLAMMATION:
-        raise ValueError(f"kind must be one of {', '.join(INFLAMMATION)}, not {kind!r}")
+    if kind not in INFLAMMATION_MAPS:
+        raise ValueError(f"kind must be one of {', '.join(INFLAMMATION_MAPS)}, not {kind!r}")
     shape = canvas_shape(size)
-    tissue = _draw_tissue_edge(shape, rng)
-    inflammation = INFLAMMATION[kind](shape, rng)
+    tissue = _make_tissue_mask(shape, rng)
+    inflammation = INFLAMMATION_MAPS[kind](shape, rng)
     return simulate_scan(_draw_scene(inflammation, tissue, rng), stain, rng)
 
 
@@ -417,8 +426,8 @@ def make_region_image(
     """
     check_whole_number("n_regions", n_regions, 0)
     shape = canvas_shape(size)
-    tissue = _draw_tissue_edge(shape, rng)
-    foci = _draw_foci(tissue, n_regions, rng)
+    tissue = _make_tissue_mask(shape, rng)
+    foci = _make_foci_mask(tissue, n_regions, rng)
     image = simulate_scan(_draw_scene(foci.astype(np.float32), tissue, rng), stain, rng)
     return image, cut_border(foci)
 
@@ -426,12 +435,12 @@ def make_region_image(
 def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Scene:
     scene = Scene(tissue.shape)
     wall = rng.uniform(15, 21)
-    lumens = _draw_lumens(inflammation, tissue, wall, rng)
+    lumens = _make_lumen_mask(inflammation, tissue, wall, rng)
     depth = _distance_to_mask(lumens)
     flow = _draw_stroma(scene, inflammation, depth, rng)
     _draw_epithelium(scene, depth, wall, rng)
     stroma = depth > wall + 3
-    draw_lining(scene, depth, wall, tissue, rng)
+    draw_epithelial_nuclei(scene, depth, wall, tissue, rng)
     draw_lymphocytes(scene, inflammation, tissue & (depth > 4), stroma, rng)
     draw_fibroblasts(scene, flow, tissue & stroma, rng)
     cover = ndimage.gaussian_filter((tissue & ~lumens).astype(np.float32), 0.8)
@@ -441,7 +450,7 @@ def _draw_scene(inflammation: Map, tissue: Mask, rng: np.random.Generator) -> Sc
 
 
 def _distance_to_mask(mask: Mask) -> Map:
-    """Return the distance of pixels to the mask, to about a pixel; 1000 if the mask is empty."""
+    """Return the distance of each pixel to the mask in pixels; 1000 if the mask is empty."""
     coarse = ~mask[::2, ::2]
     if coarse.all():
         return np.full(mask.shape, 1e3, np.float32)
@@ -450,12 +459,12 @@ def _distance_to_mask(mask: Mask) -> Map:
 
 
 def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Generator) -> Map:
-    """Draw eosin as wavy fibres; return the map whose level lines the fibres follow.
+    """Draw eosin as wavy fibres; return a map that is constant along fibres.
 
-    The fibres run in one direction, bent by waves, and around the lumens.
+    The fibres have one main direction and bend around the lumens.
     """
     shape = scene.E.shape
-    y, x = coordinates(shape)
+    y, x = pixel_coordinates(shape)
     angle = rng.uniform(0, math.pi)
     along = math.cos(angle) * x + math.sin(angle) * y
     flow = math.cos(angle) * y - math.sin(angle) * x
@@ -478,7 +487,10 @@ def _draw_stroma(scene: Scene, inflammation: Map, depth: Map, rng: np.random.Gen
 
 
 def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Generator) -> None:
-    """Draw cytoplasm of thickness `wall` around lumens, with a dark inner border and a membrane."""
+    """Draw epithelium of thickness `wall` around lumens, with a dark inner border and a membrane.
+
+    `depth` is the distance of every pixel to a lumen.
+    """
     uneven = depth + 1.5 * smooth_noise(depth.shape, (14, 14), rng)
     inside = np.clip(wall - uneven, 0, 1)
     grain = 0.04 * smooth_noise(depth.shape, (2.5, 2.5), rng)
@@ -491,12 +503,12 @@ def _draw_epithelium(scene: Scene, depth: Map, wall: float, rng: np.random.Gener
 # --- layout -------------------------------------------------------------------------------------
 
 
-def _draw_tissue_edge(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
-    """Return a tissue mask: all of the canvas, or in some images one side of a wavy line."""
+def _make_tissue_mask(shape: tuple[int, int], rng: np.random.Generator) -> Mask:
+    """Return a mask of the tissue: the whole canvas, or in some images one side of a wavy line."""
     if rng.random() > _BACKGROUND_FRACTION:
         return np.ones(shape, bool)
     angle = rng.uniform(0, 2 * math.pi)
-    y, x = coordinates(shape)
+    y, x = pixel_coordinates(shape)
     across = math.cos(angle) * (2 * x / shape[1] - 1) + math.sin(angle) * (2 * y / shape[0] - 1)
     waves = 0.1 * smooth_noise(shape, (70, 70), rng) + 0.02 * smooth_noise(shape, (15, 15), rng)
     return across + waves < rng.uniform(0.5, 0.8)
@@ -507,21 +519,21 @@ def _healthy_map(shape: tuple[int, int], rng: np.random.Generator) -> Map:
 
 
 def _inflamed_map(shape: tuple[int, int], rng: np.random.Generator) -> Map:
-    """Return an inflammation map with clusters over most of the image."""
+    """Return an inflammation map (0 to 1) with clusters over most of the image."""
     noise = smooth_noise(shape, (80, 80), rng) + 0.5 * smooth_noise(shape, (30, 30), rng)
     calm = np.quantile(noise[::4, ::4], rng.uniform(0.4, 0.65))
     return np.clip(0.5 + 2 * (noise - calm), 0.12, 1).astype(np.float32)
 
 
 # Map of inflammation, from 0 to 1 at every pixel, by class.
-INFLAMMATION: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] = {
+INFLAMMATION_MAPS: dict[str, Callable[[tuple[int, int], np.random.Generator], Map]] = {
     "healthy": _healthy_map,
     "inflamed": _inflamed_map,
 }
 
 
-def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
-    """Return a mask of n_regions separate blobs inside the tissue and the image."""
+def _make_foci_mask(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
+    """Return a mask of `n_regions` separate blobs inside the tissue and the image."""
     shape = tissue.shape
     foci = np.zeros(shape, bool)
     free = np.zeros(shape, bool)
@@ -542,15 +554,16 @@ def _draw_foci(tissue: Mask, n_regions: int, rng: np.random.Generator) -> Mask:
 def _add_blob(
     mask: Mask, centre: tuple[int, int], radius: float, roughness: float, rng: np.random.Generator
 ) -> None:
-    """Add a disc with the irregular outline radius·(1 + Σ_k c_k cos(kθ + φ_k)) to the mask.
+    """Add a disc with an irregular outline to the mask.
 
-    The standard deviations of the random coefficients c_k are proportional to `roughness`.
+    In polar coordinates, the outline is radius·(1 + Σ_k c_k cos(kθ + φ_k)), with random phases φ_k
+    and random coefficients c_k, whose standard deviation is proportional to `roughness`.
     """
     largest = 1 + 5 * roughness
     reach = int(radius * largest) + 2
     top, left = (max(0, c - reach) for c in centre)
     window = mask[top : centre[0] + reach, left : centre[1] + reach]
-    y, x = coordinates(window.shape)
+    y, x = pixel_coordinates(window.shape)
     y, x = y + (top - centre[0]), x + (left - centre[1])
     theta = np.arctan2(y, x)
     outline = np.ones_like(theta)
@@ -560,8 +573,10 @@ def _add_blob(
     window |= np.hypot(x, y) < radius * np.clip(outline, 0.45, largest)
 
 
-def _draw_lumens(inflammation: Map, tissue: Mask, wall: float, rng: np.random.Generator) -> Mask:
-    """Return a mask of lumens with enough distance for epithelium and stroma between them."""
+def _make_lumen_mask(
+    inflammation: Map, tissue: Mask, wall: float, rng: np.random.Generator
+) -> Mask:
+    """Return a mask of lumens with enough space for epithelium and stroma between them."""
     shape = tissue.shape
     lumens = np.zeros(shape, bool)
     placed: list[tuple[float, float, float]] = []

@@ -1,7 +1,7 @@
 """Schema of learned arrays: declared by estimators and validated when models are read.
 
-A shape is declared by one dimension name per axis. A name has the same size in all arrays of a
-model. Some sizes are known beforehand (classes, features, …); others (atoms) are taken from the
+A shape is declared by the name of each dimension. A name stands for the same size in all arrays of
+a model. Some sizes are known beforehand (classes, features, …); others (atoms) are taken from the
 first array that has a dimension of this name. Sums and products of names and numbers are also
 allowed: "2*atoms", "scores+codes".
 """
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Sizes = Mapping[str, int | str]  # size of each dimension: a number, or an expression of names
-_UNIT_TOLERANCE = 1e-4  # of norms in single precision
+Sizes = Mapping[str, int | str]  # size by dimension name: a number, or an expression of names
+_UNIT_TOLERANCE = 1e-4  # tolerance of unit norms in single precision
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,7 @@ class ArraySpec:
 
     Attributes
     ----------
-    shape : size of each axis, comma-separated, as the name of a dimension or an expression, such as
-        "scores, 2*atoms"
+    shape : name or expression of each dimension, separated by commas, such as "scores, 2*atoms"
     condition : requirement on the values, a key of CONDITIONS
     """
 
@@ -62,9 +61,9 @@ def _check_shape(
     Parameters
     ----------
     name : name of the array, for the message
-    dimensions : declared size of each axis, as a name or expression
+    dimensions : declared name or expression of each dimension
     shape : shape of the array
-    known : sizes by name or expression, to which those of this array are added
+    known : sizes by name or expression; the sizes of this array are added
     """
     fits = len(dimensions) == len(shape) and 0 not in shape
     for dimension, size in zip(dimensions, shape, strict=False):

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from .files import atomic_write
 
 _VERSION = 3  # version of the file format
-_DIGEST_BYTES = 32  # bytes
+_DIGEST_BYTES = 32
 _BLOCK_BYTES = 1 << 20
 _FILE_PATTERN = f"{'[0-9a-f]' * 2}/{'[0-9a-f]' * 32}.npy"
 
 _LIMIT_VARIABLE = "HISTODICT_CACHE_GIB"
-_LIMIT_GIB = 20.0
-_CLEANUP_INTERVAL = 1 / 32  # fraction of the limit that is written between clean-ups
-_FREE_FRACTION = 0.9  # fraction of the limit that a clean-up leaves
+_DEFAULT_LIMIT_GIB = 20.0
+_CLEANUP_FRACTION = 1 / 32  # fraction of the limit that is written between clean-ups
+_REMAINING_FRACTION = 0.9  # fraction of the limit that a clean-up leaves
 
-# Bytes that this process has written to each cache folder since the last clean-up.
+# Number of bytes that this process has written to each cache folder since the last clean-up.
 _bytes_since_cleanup: dict[Path, int] = {}
 
 
@@ -44,7 +44,7 @@ class ArrayCache:
         self.folder = Path(folder)
 
     def read(self, key: list[Any]) -> NDArray[Any] | None:
-        """Return the array with this key, a list of JSON values; None if missing or damaged."""
+        """Return the array stored under a list of JSON values; None if missing or damaged."""
         path = self._make_path(key)
         try:
             with path.open("rb") as file:
@@ -83,7 +83,7 @@ class ArrayCache:
         _bytes_since_cleanup[self.folder] = (
             _bytes_since_cleanup.get(self.folder, 0) + n_bytes_written
         )
-        if not is_known or _bytes_since_cleanup[self.folder] > limit * _CLEANUP_INTERVAL:
+        if not is_known or _bytes_since_cleanup[self.folder] > limit * _CLEANUP_FRACTION:
             _bytes_since_cleanup[self.folder] = 0
             _evict(self.folder, limit)
 
@@ -97,7 +97,7 @@ def max_folder_bytes() -> float:
 
     This is the number of GiB in HISTODICT_CACHE_GIB if it is set, otherwise about 20 GiB.
     """
-    value = os.environ.get(_LIMIT_VARIABLE, _LIMIT_GIB)
+    value = os.environ.get(_LIMIT_VARIABLE, _DEFAULT_LIMIT_GIB)
     try:
         gib = float(value)
     except ValueError:
@@ -108,7 +108,7 @@ def max_folder_bytes() -> float:
 
 
 def _evict(folder: Path, limit: float) -> None:
-    """Remove the least recently read arrays until the folder is below the limit in bytes."""
+    """If the folder exceeds `limit` bytes, remove the least recently read arrays."""
     arrays = sorted(_list_arrays(folder))
     total = sum(size for _, size, _ in arrays)
     if total <= limit:
@@ -117,7 +117,7 @@ def _evict(folder: Path, limit: float) -> None:
         with suppress(OSError):  # another user's file, or in use
             path.unlink(missing_ok=True)
             total -= size
-        if total <= limit * _FREE_FRACTION:
+        if total <= limit * _REMAINING_FRACTION:
             return
 
 
@@ -257,7 +257,7 @@ class LRUCache(Generic[Value]):
     def get(
         self,
         key: Key,
-        make: Callable[[], tuple[Value, int]],
+        compute: Callable[[], tuple[Value, int]],
         is_valid: Callable[[Value], bool] = lambda value: True,
     ) -> Value:
         """Return the value of a key; compute and store it if it is missing or invalid.
@@ -265,7 +265,7 @@ class LRUCache(Generic[Value]):
         Parameters
         ----------
         key : key of the value
-        make : function that returns the computed value and its number of bytes
+        compute : function that returns the value and its size in bytes
         is_valid : function that returns whether a cached value may be used
         """
         value = self.find(key)
@@ -274,7 +274,7 @@ class LRUCache(Generic[Value]):
             with self._key_locks.acquire(key):
                 value = self.find(key)
                 if value is None or not is_valid(value):
-                    value, n_bytes = make()
+                    value, n_bytes = compute()
                     self.put(key, value, n_bytes)
         return value
 

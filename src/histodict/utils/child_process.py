@@ -22,22 +22,22 @@ _POLL_INTERVAL_S = 0.5
 _exit_callbacks: list[Callable[[], None]] = []
 
 
-def exit_with_parent(parent: int, on_exit: Callable[[], None] | None = None) -> None:
+def exit_with_parent(parent_pid: int, on_exit: Callable[[], None] | None = None) -> None:
     """Start a thread that ends this process within a second after its parent ends.
 
-    The parent's process id is polled, as a killed parent sends no signal. (Linux could send one,
-    but also does so when the thread ends that started this process.)
+    The process id of the parent is polled, as a killed parent sends no signal. (Linux could send
+    one, but would also send it when the thread that started this process ends.)
 
     Parameters
     ----------
-    parent : process id of the parent
+    parent_pid : process id of the parent
     on_exit : function to call before the process ends; functions of earlier calls are called too
     """
     if on_exit is not None:
         _exit_callbacks.append(on_exit)
 
     def poll_parent() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent_pid:
             time.sleep(_POLL_INTERVAL_S)
         try:
             for callback in _exit_callbacks:
@@ -68,8 +68,8 @@ def ignore_sigint() -> Iterator[None]:
 
 def main() -> None:
     """Run the module named on the command line; see the docstring of this file."""
-    parent, module = sys.argv[1:3]
-    exit_with_parent(int(parent))
+    parent_pid, module = sys.argv[1:3]
+    exit_with_parent(int(parent_pid))
     del sys.argv[1:3]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

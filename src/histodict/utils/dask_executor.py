@@ -35,19 +35,25 @@ from .parallel import (
     single_blas_thread,
 )
 from .text_io import shorten
-from .validation import Surface, check_whole_number, hint_surface, import_optional, set_hint_surface
+from .validation import (
+    UserInterface,
+    check_whole_number,
+    hint_interface,
+    import_optional,
+    set_hint_interface,
+)
 
 _PACKAGES = ("histodict", "numpy", "scipy", "numba")  # packages that affect results
 _SETTINGS_SUFFIXES = (".yaml", ".yml")
 _CONNECT_SECONDS = 30
-_RETRIES = 2  # of a task after an error, such as a file that temporarily cannot be read
+_RETRIES = 2  # retries of a task after an error, such as a temporarily unreadable file
 _MAX_ATTEMPTS = 10  # attempts to run a task or send data if workers end
-_MAX_OPEN_PER_THREAD = 2  # open items: one running, one waiting
+_MAX_OPEN_PER_THREAD = 2  # unfinished tasks: one running, one waiting
 _MAX_WITHOUT_WORKERS_S = 300.0  # seconds without any worker before an error
 _WARN_WITHOUT_WORKERS_S = 10.0  # seconds without any worker before a warning
 _COUNT_INTERVAL_S = 2.0  # seconds between two counts of the workers
 _RESUME_NOTE = "finished work is not repeated"
-_MAX_FINISHED_PER_THREAD = 8  # buffered results, so that a slow item does not block others
+_MAX_QUEUED_PER_THREAD = 8  # tasks with and without results, so that a slow one does not block
 # Functions contain dictionaries, 5 MB at the paper's size. Dask warns from 10 MB on.
 _LARGE_FUNCTION_SETTING = {"distributed.admin.large-graph-warning-threshold": "1GB"}
 
@@ -56,10 +62,10 @@ _LARGE_FUNCTION_SETTING = {"distributed.admin.large-graph-warning-threshold": "1
 
 
 @contextmanager
-def open_cluster(text: str) -> Iterator[Cluster]:
+def open_cluster(text: str) -> Iterator[ClusterExecutor]:
     """Return a context that yields the executor of a cluster.
 
-    Processes and jobs that are started for the cluster end with the context.
+    Processes and jobs that are started for the cluster end when the context is left.
 
     Parameters
     ----------
@@ -74,7 +80,7 @@ def open_cluster(text: str) -> Iterator[Cluster]:
         with client:
             _wait_for_worker(client, text)
             _check_versions(client)
-            yield Cluster(client)
+            yield ClusterExecutor(client)
 
 
 @contextmanager
@@ -105,10 +111,9 @@ def _wait_for_worker(client: Any, text: str) -> None:
 
 
 def _start_cluster(text: str) -> AbstractContextManager[Any]:
-    """Return a context manager that yields the first argument of `distributed.Client`.
+    """Return a context that yields the address of a running scheduler, or a new cluster.
 
-    This is the address of a running scheduler, or a cluster that exists until the context ends.
-    `text` is the value of `--cluster`.
+    A new cluster ends when the context is left. `text` is the value of `--cluster`.
     """
     kind, colon, rest = text.partition(":")
     if kind in ("tcp", "tls") and rest.startswith("//"):
@@ -201,7 +206,7 @@ def _package_versions() -> dict[str, str]:
 # --- executor -----------------------------------------------------------------------------------
 
 
-class Cluster:
+class ClusterExecutor:
     """Executor that runs functions on the workers of a Dask client."""
 
     def __init__(self, client: Any) -> None:
@@ -225,14 +230,14 @@ class Cluster:
         ----------
         function : function that is sent to the workers
         items : items, of which a bounded number is submitted at a time
-        on_worker_death : function from the error to the result of an item whose worker ended at
-            each attempt; None raises the error
+        on_worker_death : function that converts the error to the result of an item whose worker
+            ended at each attempt; None to raise the error
         """
         self._last_worker_seen = time.monotonic()
         waiting: deque[_Task] = deque()
         try:
             with_settings = partial(
-                _with_local_settings, missing_chunks_allowed(), hint_surface(), function
+                _with_local_settings, missing_chunks_allowed(), hint_interface(), function
             )
             sent = _StoredFunction(self.client, with_settings)
             for item in items:
@@ -278,11 +283,11 @@ class Cluster:
         n_open = sum(not task.future.done() for task in waiting)
         return (
             n_open >= _MAX_OPEN_PER_THREAD * self._n_threads
-            or len(waiting) >= _MAX_FINISHED_PER_THREAD * self._n_threads
+            or len(waiting) >= _MAX_QUEUED_PER_THREAD * self._n_threads
         )
 
     def _count_workers(self) -> None:
-        """Update the number of threads of all workers.
+        """Update the total number of threads of the workers.
 
         Raise ClusterError after five minutes without workers.
         """
@@ -316,7 +321,7 @@ class Cluster:
     ) -> Result:
         """Return the result of a task.
 
-        If the worker ends at each attempt, run the task alone, after `others`. If the worker ends
+        If its worker ends at each attempt, run the task alone, after `others`. If the worker ends
         again, return the result of `on_worker_death` (see `map`).
         """
         is_alone = False
@@ -399,17 +404,17 @@ class _Task:
 
 
 def _with_local_settings(
-    allow_missing: bool, surface: Surface, function: Callable[[Item], Result], item: Item
+    allow_missing: bool, interface: UserInterface, function: Callable[[Item], Result], item: Item
 ) -> Result:
     """Return function(item), computed with the settings of the submitting process.
 
     Parameters
     ----------
     allow_missing : whether missing chunks are allowed
-    surface : user interface for which hints are worded
+    interface : user interface for which hints are worded
     function, item : function and its argument
     """
-    set_hint_surface(surface)  # permanently, as tasks of the same client run concurrently
+    set_hint_interface(interface)  # permanently, as tasks of the same client run concurrently
     with allow_missing_chunks(allow_missing):
         return function(item)
 

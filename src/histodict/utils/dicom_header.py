@@ -1,7 +1,7 @@
 """Series and number of frames of a DICOM file, read from the header.
 
-Reads little-endian files with explicit value representations, such as all compressed ones, up to
-the tag NumberOfFrames. See DICOM PS3.5, section 7, and PS3.10, section 7.
+Only little-endian files with explicit value representations, such as all compressed files, are
+read, up to the tag NumberOfFrames. See DICOM PS3.5, section 7, and PS3.10, section 7.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DICOM_SUFFIX = ".dcm"
-_HEAD_BYTES = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024
 _LONG_VRS = b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split()  # with a length of four bytes
 _SERIES_TAG, _FRAMES_TAG = (0x0020, 0x000E), (0x0028, 0x0008)
 _ITEM_TAG, _ITEM_END_TAG, _SEQUENCE_END_TAG = (0xFFFE, 0xE000), (0xFFFE, 0xE00D), (0xFFFE, 0xE0DD)
@@ -23,7 +23,7 @@ _MAX_NESTING = 20
 
 
 class Series(NamedTuple):
-    """Series of a DICOM file: SeriesInstanceUID, and number of frames (1 if not in the header)."""
+    """SeriesInstanceUID and number of frames of a DICOM file (1 frame if not in the header)."""
 
     uid: str
     n_frames: int
@@ -55,7 +55,7 @@ def _cached_series(path: str, state: tuple[int, ...]) -> Series | None:
 
 @lru_cache(maxsize=100)
 def _group_by_series(folder: str, state: tuple[int, ...]) -> dict[str | None, list[str]]:
-    """Return the names of a folder's files by SeriesInstanceUID, with the key None for other files.
+    """Return the file names in a folder by SeriesInstanceUID; the key None has all other files.
 
     `state` (see `_file_state`) is only a cache key.
     """
@@ -80,51 +80,52 @@ def _file_state(path: Path) -> tuple[int, ...]:
 
 
 def read_series(path: Path) -> Series | None:
-    """Read the series of a file without a cache; None if it is damaged or not DICOM."""
+    """Read the series of a file without a cache; return None if it is damaged or not DICOM."""
     with path.open("rb") as file:
-        data = file.read(_HEAD_BYTES)
+        data = file.read(_MAX_HEADER_BYTES)
     if data[128:132] != b"DICM":
         return None
-    uid, n_frames, at = "", 1, 132
+    uid, n_frames, position = "", 1, 132
     try:
-        while at < len(data):
-            tag, length, at = _read_element(data, at)
-            if tag > _FRAMES_TAG or (length != _UNDEFINED_LENGTH and at + length > len(data)):
+        while position < len(data):
+            tag, length, position = _read_element(data, position)
+            if tag > _FRAMES_TAG or (length != _UNDEFINED_LENGTH and position + length > len(data)):
                 break
-            value = data[at : at + length] if length != _UNDEFINED_LENGTH else b""
+            value = data[position : position + length] if length != _UNDEFINED_LENGTH else b""
             if tag == _SERIES_TAG:
                 uid = value.decode("ascii").rstrip("\0 ")
             elif tag == _FRAMES_TAG:
                 n_frames = int(value)
-            at = at + length if length != _UNDEFINED_LENGTH else _skip_undefined_length(data, at, 0)
+            has_length = length != _UNDEFINED_LENGTH
+            position = position + length if has_length else _skip_sequence(data, position, 0)
     except (struct.error, ValueError):
         pass  # use the tags read before the damage
     return Series(uid, n_frames) if uid else None
 
 
-def _read_element(data: bytes, at: int) -> tuple[tuple[int, int], int, int]:
+def _read_element(data: bytes, position: int) -> tuple[tuple[int, int], int, int]:
     """Return the tag of the element at a position, and the length and start of its value."""
-    group, number = struct.unpack_from("<HH", data, at)
+    group, number = struct.unpack_from("<HH", data, position)
     if group == _ITEM_TAG[0]:  # items have no value representation
-        return (group, number), struct.unpack_from("<I", data, at + 4)[0], at + 8
-    if data[at + 4 : at + 6] in _LONG_VRS:
-        return (group, number), struct.unpack_from("<I", data, at + 8)[0], at + 12
-    return (group, number), struct.unpack_from("<H", data, at + 6)[0], at + 8
+        return (group, number), struct.unpack_from("<I", data, position + 4)[0], position + 8
+    if data[position + 4 : position + 6] in _LONG_VRS:
+        return (group, number), struct.unpack_from("<I", data, position + 8)[0], position + 12
+    return (group, number), struct.unpack_from("<H", data, position + 6)[0], position + 8
 
 
-def _skip_undefined_length(data: bytes, at: int, level: int) -> int:
-    """Return the position after a sequence or item of undefined length that begins at `at`.
+def _skip_sequence(data: bytes, position: int, level: int) -> int:
+    """Return the end of a sequence or item of undefined length that begins at `position`.
 
     `level` is the depth of nesting; raise ValueError if it exceeds the maximum.
     """
     if level > _MAX_NESTING:
         raise ValueError("DICOM sequences are nested too deeply")
     while True:
-        tag, length, at = _read_element(data, at)
+        tag, length, position = _read_element(data, position)
         if tag in (_SEQUENCE_END_TAG, _ITEM_END_TAG):
-            return at
-        at = (
-            at + length
+            return position
+        position = (
+            position + length
             if length != _UNDEFINED_LENGTH
-            else _skip_undefined_length(data, at, level + 1)
+            else _skip_sequence(data, position, level + 1)
         )

@@ -57,20 +57,20 @@ def lock_descriptor(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# A slide may have a hundred thousand files, and every tile of the page needs its signature. Slow
-# listings are cached for several times their duration.
-_SLOW_LISTING_S = 0.05
+# A slide may have a hundred thousand files, and every tile of the web page needs its signature. A
+# signature that takes long to compute is cached for ten times this duration.
+_MIN_CACHED_DURATION_S = 0.05
 _CACHE_FACTOR = 10
-_MAX_CACHED_LISTINGS = 1000
+_MAX_CACHED_SIGNATURES = 1000
 
 
 @dataclass(frozen=True)
-class _CachedListing:
+class _CachedSignature:
     signature: tuple[int, int, int]
     valid_until: float  # of `time.monotonic`
 
 
-_LISTINGS: dict[str, _CachedListing] = {}
+_SIGNATURES: dict[str, _CachedSignature] = {}
 
 
 def folder_signature(folder: str) -> tuple[int, int, int]:
@@ -79,22 +79,22 @@ def folder_signature(folder: str) -> tuple[int, int, int]:
     The hash covers names, sizes and times of all files; see `stat_signature`.
     """
     start = time.monotonic()
-    cached = _LISTINGS.get(folder)
+    cached = _SIGNATURES.get(folder)
     if cached is not None and start < cached.valid_until:
         return cached.signature
     signature = _compute_signature(folder)
     duration = time.monotonic() - start
-    if duration > _SLOW_LISTING_S:
-        while len(_LISTINGS) >= _MAX_CACHED_LISTINGS:
-            _LISTINGS.pop(next(iter(_LISTINGS)), None)
-        _LISTINGS[folder] = _CachedListing(signature, start + (1 + _CACHE_FACTOR) * duration)
+    if duration > _MIN_CACHED_DURATION_S:
+        while len(_SIGNATURES) >= _MAX_CACHED_SIGNATURES:
+            _SIGNATURES.pop(next(iter(_SIGNATURES)), None)
+        _SIGNATURES[folder] = _CachedSignature(signature, start + (1 + _CACHE_FACTOR) * duration)
     return signature
 
 
 def _compute_signature(folder: str) -> tuple[int, int, int]:
     n_bytes = newest = 0
     total = hashlib.sha256()
-    for name, *sizes in files_inside(folder):
+    for name, *sizes in iter_files(folder):
         n_bytes += sizes[0]
         newest = max(newest, sizes[2])
         total.update(repr([name, *sizes]).encode("utf-8", "surrogateescape"))
@@ -104,14 +104,14 @@ def _compute_signature(folder: str) -> tuple[int, int, int]:
 def folder_digest(folder: str) -> str:
     """Return the SHA-256 of the relative names and the contents of all files in a folder."""
     total = hashlib.sha256()
-    for name, *_ in files_inside(folder):
+    for name, *_ in iter_files(folder):
         with open(os.path.join(folder, name), "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         total.update(repr([name, digest]).encode("utf-8", "surrogateescape"))
     return total.hexdigest()
 
 
-def files_inside(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, int, int]]:
+def iter_files(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, int, int]]:
     """Yield (name, size, mtime_ns, ctime_ns) of every file in a folder and its subfolders.
 
     Names are relative to `folder`. If `subfolder` is not empty, only its files are listed. Links to
@@ -122,7 +122,7 @@ def files_inside(folder: str, subfolder: str = "") -> Iterator[tuple[str, int, i
     for entry in entries:
         name = f"{subfolder}/{entry.name}" if subfolder else entry.name
         if entry.is_dir(follow_symlinks=False):
-            yield from files_inside(folder, name)
+            yield from iter_files(folder, name)
         elif entry.is_file():
             state = entry.stat()
             yield name, state.st_size, state.st_mtime_ns, state.st_ctime_ns
@@ -133,7 +133,7 @@ NPZ_ERRORS = (
     *(KeyError, TypeError, ValueError, EOFError, NotImplementedError),
     *(BadZipFile, zlib.error, OSError),
 )
-# Files left by killed runs, and the age in seconds from which they are removed.
+# Names of files left by killed runs, and the minimum age in seconds at which they are removed.
 _PARTIAL_PATTERN = re.compile(r"\.[0-9a-f]+\.partial\..+")
 _STALE_S = 24 * 3600
 # Maximum length of a suffix, so that the name of the partial file is not too long.
@@ -158,9 +158,9 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Return a context that yields a temporary path, and renames this file to `path` on success.
 
     The temporary name is unique, so that several threads and processes may write the same path; the
-    last writer replaces the others' files. If the path is a link, its target is replaced; devices
-    and pipes raise WriteError. If `durable`, the content is flushed to disk before renaming, and
-    the folder afterwards; this is not needed for files that can be recomputed.
+    last writer replaces the others' files. If `path` is a link, its target is replaced; if it is a
+    device or a pipe, WriteError is raised. If `durable`, the content is flushed to disk before
+    renaming, and the folder afterwards; this is not needed for files that can be recomputed.
     """
     path = resolve_output_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def _replace_with_retries(partial: Path, path: Path) -> None:
 
 
 def _partial_suffix(path: Path) -> str:
-    """Return the suffix of the temporary file for `path`, by which a writer may choose the format.
+    """Return the suffix of the temporary file for `path`, as writers may choose formats by it.
 
     This is the suffix of `path`, or ".file" if `path` has no suffix or a very long one.
     """
@@ -256,11 +256,11 @@ def _remove_stale_partials(folder: Path) -> None:
 
 
 def stat_signature(path: Path) -> tuple[int, ...]:
-    """Return device, inode, size in bytes and times in ns of a file, to detect changes.
+    """Return device, inode, size in bytes, mtime and ctime in ns of a file, to detect changes.
 
-    Links are followed. The time of change, which cannot be set, reveals new content of the same
-    size and modification time. Device and inode numbers may differ on other machines or after a
-    restart; use `file_key` for keys on disk. The signature of a folder covers all its files.
+    Links are followed. The ctime, which cannot be set, reveals new content of the same size and
+    modification time. Device and inode numbers may differ on other machines or after a restart; use
+    `file_key` for keys on disk. The size and times of a folder are those of `folder_signature`.
     """
     status = os.stat(path)
     sizes = folder_signature(str(path)) if stat.S_ISDIR(status.st_mode) else _size_and_times(status)
@@ -272,7 +272,7 @@ def _size_and_times(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def file_key(path: Path) -> list[Any]:
-    """Return a cache key of a file, which changes if the file changes and is equal on all machines.
+    """Return a cache key that changes if the file changes, and is the same on all machines.
 
     `stat` is called only once per file, as each call may block a thread of a busy server.
     """
@@ -281,10 +281,11 @@ def file_key(path: Path) -> list[Any]:
     return [_resolved_path(str(path.absolute()), device, number), *sizes, *states]
 
 
-def key_of_files(paths: Iterable[Path]) -> list[Any]:
-    """Return a cache key of several files, which changes if one of them changes or is removed.
+def files_key(paths: Iterable[Path]) -> list[Any]:
+    """Return a cache key of several files that changes if one of them changes or is removed.
 
-    This is faster than `file_key` of each file, as companion files are listed only once.
+    This is faster than `file_key` for each file, as the other files of a slide that consists of
+    several files are listed only once.
     """
     keys: list[Any] = []
     folders: dict[Path, None] = {}
@@ -322,7 +323,7 @@ def exists(path: Path) -> bool:
 
 
 def _companion_files(path: Path) -> list[Path]:
-    """Return the other files of a slide; empty if the slide is a single file."""
+    """Return the other files of the slide of a file; empty if the slide is a single file."""
     if path.suffix.lower() == DICOM_SUFFIX:
         return find_other_series_files(path)
     folder = _companion_folder(path)
@@ -342,7 +343,7 @@ def _list_files(folder: Path) -> list[Path]:
     return [file for file in files if os.path.isfile(file)]
 
 
-def file_bytes(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return the size of a file, or of all files of a folder, in bytes."""
     return stat_signature(path)[2]
 
@@ -385,7 +386,7 @@ def sampled_digest(path: Path) -> str:
 def _cached_sampled_digest(path: str, *state: int) -> str:
     total = hashlib.sha256()
     if os.path.isdir(path):
-        names = [(name, sizes[0]) for name, *sizes in files_inside(path)]
+        names = [(name, sizes[0]) for name, *sizes in iter_files(path)]
         total.update(repr(names).encode("utf-8", "surrogateescape"))
         for name, _ in names[:: max(1, len(names) // _N_BLOCKS)][:_N_BLOCKS]:
             with open(os.path.join(path, name), "rb") as file:
@@ -416,7 +417,7 @@ _MIN_ABANDONED_AGE_S = 60  # younger folders may not be locked yet
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Return a context that yields a temporary folder.
+    """Return a context that yields a temporary folder whose name begins with `prefix`.
 
     Temporary folders that killed processes have left are removed first. A process locks its folder;
     the lock ends with the process. The machine's name is appended to `prefix`, as other machines
@@ -426,13 +427,13 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     _remove_abandoned_folders(machine_prefix)
     with tempfile.TemporaryDirectory(prefix=machine_prefix) as name, ExitStack() as stack:
         with suppress(OSError):  # without locks, such folders are never removed
-            stack.enter_context(_locked(Path(name)))
+            stack.enter_context(_lock_folder(Path(name)))
         yield Path(name)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Return a context that locks a folder; raise BlockingIOError if another process locks it."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Return a context that locks a folder; raise BlockingIOError if it is already locked."""
     if (
         sys.platform == "win32"
     ):  # folders cannot be locked, so those of killed processes are not removed
@@ -453,12 +454,12 @@ def _remove_abandoned_folders(prefix: str) -> None:
         # In use, another user's, or already removed.
         with suppress(OSError):
             if time.time() - folder.lstat().st_mtime > _MIN_ABANDONED_AGE_S:
-                with _locked(folder):
+                with _lock_folder(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 class OutputError(ValueError):
-    """Exception raised if an output path is unusable; the message gives reason and remedy."""
+    """Exception raised if an output path is unusable; the message states the reason and remedy."""
 
 
 def check_writable_file(path: Path) -> None:
@@ -484,7 +485,7 @@ def check_writable_folder(path: Path) -> None:
 
 
 def check_disk_space(path: Path, n_bytes: int) -> None:
-    """Raise OutputError if less than n_bytes are free on the disk of a path."""
+    """Raise OutputError if less than `n_bytes` are free on the disk of a path."""
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     free = shutil.disk_usage(existing).free
     if free < n_bytes:

@@ -48,18 +48,19 @@ class _Worker(_NoWebPages, distributed.Worker):
 def local_cluster(n_workers: int) -> Iterator[Any]:
     """Return a context that yields a cluster of workers with one thread and equal memory each."""
     with ignore_sigint():
-        starting = ThreadPoolExecutor(1).submit(_create_cluster, n_workers)
+        future = ThreadPoolExecutor(1).submit(_create_cluster, n_workers)
     # Dask cannot close a cluster that is starting, so interrupts wait until it has started.
     try:
         with dask.config.set(_START_TIMEOUT):
-            yield _start_or_raise(starting)
+            yield _wait_for_cluster(future)
     finally:
-        _start_or_raise(starting).close()
+        _wait_for_cluster(future).close()
 
 
-def _start_or_raise(starting: Future[Any]) -> Any:
+def _wait_for_cluster(future: Future[Any]) -> Any:
+    """Return the cluster; raise ClusterError if a worker ended during startup."""
     try:
-        return starting.result()
+        return future.result()
     except RuntimeError as error:
         raise ClusterError(
             "a worker ended during startup; if memory ran out, use fewer workers and run the "

@@ -1,8 +1,8 @@
 """Setting to allow images and feature files with missing chunks.
 
-A missing chunk of an array reads as the fill value. Whether the copy is incomplete or the chunk was
-never written cannot be distinguished. Arrays with missing chunks therefore raise an error unless
-missing chunks are allowed here.
+A missing chunk of an array reads as the fill value. An incomplete copy cannot be distinguished from
+a chunk that was never written. Arrays with missing chunks therefore raise an error unless missing
+chunks are allowed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from .validation import hint
 
 _LOCK = threading.Lock()
-_N_ALLOWING = [0]  # number of active contexts that allow missing chunks
-_WARNED: set[str] = set()
+_N_ACTIVE_CONTEXTS = [0]  # number of active contexts that allow missing chunks
+_WARNED_MESSAGES: set[str] = set()
 
 
 @contextmanager
@@ -36,19 +36,19 @@ def allow_missing_chunks(allow: bool = True) -> Iterator[None]:
     ...     prediction = model.predict("incomplete.ome.zarr")
     """
     with _LOCK:
-        _N_ALLOWING[0] += bool(allow)
+        _N_ACTIVE_CONTEXTS[0] += bool(allow)
     try:
         yield
     finally:
         with _LOCK:
-            _N_ALLOWING[0] -= bool(allow)
-            if not _N_ALLOWING[0]:
-                _WARNED.clear()
+            _N_ACTIVE_CONTEXTS[0] -= bool(allow)
+            if not _N_ACTIVE_CONTEXTS[0]:
+                _WARNED_MESSAGES.clear()
 
 
 def missing_chunks_allowed() -> bool:
     """Return whether missing chunks are allowed."""
-    return _N_ALLOWING[0] > 0
+    return _N_ACTIVE_CONTEXTS[0] > 0
 
 
 def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
@@ -70,8 +70,8 @@ def check_missing_chunks(name: object, n_missing: int, n_chunks: int) -> str:
             f"and were never written. Copy the data again{remedy}"
         )
     with _LOCK:
-        is_new = message not in _WARNED
-        _WARNED.add(message)
+        is_new = message not in _WARNED_MESSAGES
+        _WARNED_MESSAGES.add(message)
     if is_new:
         warnings.warn(f"{message}; they are read as the fill value", stacklevel=2)
     return ""

@@ -1,8 +1,8 @@
 """Parallel execution: threads, processes, executors and execution options.
 
 Results are the same for any number of threads and for workers of a cluster. An executor may send
-functions and items to other machines. Items should therefore name files and positions in them;
-pixels and open files cannot be sent efficiently.
+functions and items to other machines. Items should therefore contain file names and positions, not
+pixels or open files, which cannot be sent efficiently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from threadpoolctl import ThreadpoolController
 
 from .child_process import exit_with_parent, ignore_sigint
 from .progress import Callback, no_callback
-from .validation import Surface, hint, hint_surface, set_hint_surface
+from .validation import UserInterface, hint, hint_interface, set_hint_interface
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
@@ -43,8 +43,8 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def count_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads: None and −1 request all cores, −2 all but one, and so on."""
+def effective_n_jobs(n_jobs: int | None) -> int:
+    """Return the number of threads for `n_jobs`: None and −1 for all cores, −2 for all but one."""
     cores = available_cores()
     if n_jobs is None:
         return cores
@@ -66,8 +66,8 @@ def _find_blas_libraries(n_imported_modules: int) -> ThreadpoolController:
 def _permit_blas_limit() -> None:
     """Allow the current thread to set the limit of BLAS threads.
 
-    From version 3.8 on, threadpoolctl ignores limits that are not set by the first thread that set
-    one. `_SharedBlasLimit` sets limits under a lock, so that any thread may do so.
+    From version 3.8 on, threadpoolctl lets only the first thread that has set a limit set others.
+    `_SharedBlasLimit` sets limits under a lock, so that any thread may do so.
     """
     clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if clear:
@@ -75,7 +75,7 @@ def _permit_blas_limit() -> None:
 
 
 class _SharedBlasLimit:
-    """Context manager that limits BLAS to one thread until the last thread that entered exits."""
+    """Context manager that limits BLAS to one thread while any thread is in the context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -114,10 +114,10 @@ def map_blocks(
     """Yield function(block) for every block, in order.
 
     Each block is computed with one BLAS thread, so results are bitwise equal for any `n_jobs` (see
-    `count_jobs`). At most two blocks per thread are pending, so memory does not grow with the
+    `effective_n_jobs`). At most two blocks per thread are pending, so memory does not grow with the
     number of blocks.
     """
-    n_threads = count_jobs(n_jobs)
+    n_threads = effective_n_jobs(n_jobs)
     if n_threads > 1:  # a single block is computed in the calling thread
         rest = iter(blocks)
         first = list(islice(rest, 2))
@@ -166,12 +166,12 @@ class Executor(Protocol):
         ----------
         function : function to call
         items : items, of which a bounded number is read ahead
-        on_worker_death : function from the error to the result of an item whose worker ended at
-            each attempt; None raises the error
+        on_worker_death : function that converts the error to the result of an item whose worker
+            ended at each attempt; None to raise the error
         """
 
     def broadcast(self, open_items: OpenItems) -> OpenItems:
-        """Store items on the workers for several calls of `map`.
+        """Store items on the workers, so that several calls of `map` send them only once.
 
         Parameters
         ----------
@@ -180,13 +180,14 @@ class Executor(Protocol):
         Returns
         -------
         callable
-            Function that returns a new iterator over the stored items, as an argument of `map`.
+            Function that returns a new iterator over the stored items, for the argument `items` of
+            `map`.
         """
 
 
 @dataclass(frozen=True)
-class Threads:
-    """Executor with threads of this process; for `n_jobs` see `count_jobs`."""
+class ThreadExecutor:
+    """Executor with threads of this process; for `n_jobs` see `effective_n_jobs`."""
 
     n_jobs: int | None = None
 
@@ -205,7 +206,7 @@ class Threads:
         return open_items
 
 
-# Locks that a pool of processes needs, and some in reserve.
+# Number of locks that a pool of processes needs, with some in reserve.
 _N_LOCKS = 24
 
 
@@ -218,7 +219,7 @@ def map_processes(
 
     Parameters
     ----------
-    calls : results of functions wrapped by `joblib.delayed`
+    calls : calls (function, args, kwargs), as made with `joblib.delayed`
     n_processes : number of processes
     one_thread : whether to limit BLAS and OpenMP to one thread per process
     """
@@ -232,7 +233,7 @@ def map_processes(
             stacklevel=2,
         )
         return (function(*args, **kwargs) for function, args, kwargs in calls)
-    folder, surface = os.getcwd(), hint_surface()
+    folder, interface = os.getcwd(), hint_interface()
     _start_resource_tracker()
     with parallel_config("loky", inner_max_num_threads=1 if one_thread else None), ignore_sigint():
         results: Generator[Any, None, None] = Parallel(
@@ -241,7 +242,7 @@ def map_processes(
             batch_size=1,
             initializer=exit_with_parent,
             initargs=(os.getpid(),),
-        )((_with_local_settings, (folder, surface, *call), {}) for call in calls)
+        )((_with_local_settings, (folder, interface, *call), {}) for call in calls)
     return results
 
 
@@ -253,15 +254,15 @@ def _start_resource_tracker() -> None:
 
 
 def _with_local_settings(
-    folder: str, surface: Surface, function: Any, args: Any, kwargs: Any
+    folder: str, interface: UserInterface, function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """Return function(*args, **kwargs), computed with settings of the submitting process.
+    """Return function(*args, **kwargs), computed with the settings of the submitting process.
 
-    The working directory `folder` and the user interface `surface`, for which hints are worded, are
+    These are the working directory `folder` and the user interface `interface` of hints. They are
     set at each call because joblib reuses its worker processes.
     """
     os.chdir(folder)
-    set_hint_surface(surface)
+    set_hint_interface(interface)
     return function(*args, **kwargs)
 
 
@@ -275,7 +276,7 @@ def can_share_locks() -> bool:
         return False
 
 
-Step = Callable[[], None]  # called after each step of a task
+StepCallback = Callable[[], None]  # called after each step of a task
 
 
 class _TaskCancelledError(Exception):
@@ -283,7 +284,7 @@ class _TaskCancelledError(Exception):
 
 
 def run_concurrently(
-    tasks: Sequence[Callable[[Step], Result]], on_step: Step, n_threads: int
+    tasks: Sequence[Callable[[StepCallback], Result]], on_step: StepCallback, n_threads: int
 ) -> list[Result]:
     """Run tasks in threads and return their results in order.
 
@@ -293,7 +294,7 @@ def run_concurrently(
     Parameters
     ----------
     tasks : functions with one argument, a callback that they call after each step
-    on_step : called in this thread after each step of any task
+    on_step : function that is called in this thread after each step of any task
     n_threads : number of threads
     """
     if n_threads == 1:
@@ -334,10 +335,10 @@ class ExecutionOptions:
 
     Attributes
     ----------
-    n_jobs : number of threads or processes, see `count_jobs`
-    cache : folder for costly intermediate results; None disables it
-    callback : receives a `Progress` after every step
-    executor : executor such as a cluster; None for threads or processes of this machine
+    n_jobs : number of threads or processes, see `effective_n_jobs`
+    cache : folder that caches costly intermediate results; None to disable the cache
+    callback : function that is called with a `Progress` after every step
+    executor : executor, such as a cluster; None for threads or processes of this machine
     """
 
     n_jobs: int | None = None

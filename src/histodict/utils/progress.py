@@ -28,10 +28,11 @@ class Progress:
 
     Attributes
     ----------
-    stage : key of `STAGES`
-    done, total : number of finished steps and of all steps
-    objective : latest value of the objective function for each class, in training
-    work : finished fraction of the work, from 0 to 1; None if all steps are of equal size
+    stage : key of `STAGE_LABELS`
+    done : number of finished steps
+    total : number of all steps
+    objective : latest value of the objective function of each class; empty outside training
+    work : finished fraction of the work, from 0 to 1; None if all steps take equally long
     """
 
     stage: str
@@ -50,7 +51,7 @@ Callback = Callable[[Progress], None]
 
 
 # Displayed names of the stages.
-STAGES = {
+STAGE_LABELS = {
     "read": "Reading images",
     "patches": "Sampling patches",
     "features": "Computing image features",
@@ -80,7 +81,8 @@ STAGE_UNITS = {
 }
 
 # Stages of training and of the computations after it, in order, with relative durations (measured
-# with the preset fast on the demonstration's images): of patch-level models, ensembles and others.
+# with the preset fast on the demonstration's images), for patch-level models, ensembles and
+# image-level models.
 PATCH_STAGES = dict(read=2, patches=18, initialise=22, train=46, decision=11, gallery=8, predict=10)
 ENSEMBLE_STAGES: dict[str, float] = {"cross-validation": 72, "members": 28}
 IMAGE_STAGES = dict(read=2, features=60, train=45, predict=10)
@@ -102,13 +104,13 @@ def no_callback(progress: Progress) -> None:
 
 
 class TimeEstimator:
-    """Estimator of the remaining time of work that consists of stages.
+    """Estimate of the remaining time of work in stages, and its display.
 
     Parameters
     ----------
     weights : mapping of str to float, optional
-        Relative durations of the stages, in order. Seconds per unit of weight are estimated from
-        the stages so far.
+        Relative durations of the stages, in order; the remaining time of later stages is estimated
+        from them. By default, no remaining time is estimated.
     bars : rich.progress.Progress, optional
         Display that gets one task per stage; by default nothing is displayed.
     clock : callable
@@ -133,7 +135,7 @@ class TimeEstimator:
         """Update the display and the estimate with the progress of a stage."""
         name = progress.stage
         if name not in self._tasks:
-            label = STAGES.get(name, name)
+            label = STAGE_LABELS.get(name, name)
             task_id = self._bars.add_task(label, total=progress.total, count="", rate="", later="")
             self._tasks[name] = next(task for task in self._bars.tasks if task.id == task_id)
         if name in self._weights:
@@ -163,16 +165,16 @@ class TimeEstimator:
         started = min(self._tasks[name].start_time or 0.0 for name in begun)
         seconds = task.get_time() - started + left
         later = set(names[names.index(self._stage) + 1 :]) - set(begun)
-        return left + seconds * self._weight(later) / self._weight(begun)
+        return left + seconds * self._sum_weights(later) / self._sum_weights(begun)
 
-    def _weight(self, names: Iterable[str]) -> float:
+    def _sum_weights(self, names: Iterable[str]) -> float:
         return sum(self._weights[name] for name in names)
 
 
 def _format_rate(steps_per_second: float | None, unit: str) -> str:
     """Format a rate per second, or per minute or hour if the number would be below 1.
 
-    Return "" if the rate is 0 or unknown.
+    Return "" if the rate is 0 or None (unknown).
     """
     if not steps_per_second:
         return ""
@@ -197,8 +199,8 @@ def progress_bar(
     console : rich.console.Console, optional
         Console that shows the bars; stderr by default.
     transient : bool
-        Whether to remove the bars at the end, and to show none if the output is not a terminal. If
-        False, such output gets the final state of the bars.
+        Whether to remove the bars at the end, and to show no bars if the output is not a terminal.
+        If False, the final state of the bars is written to such an output.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn

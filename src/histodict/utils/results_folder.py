@@ -3,7 +3,7 @@
     FOLDER/done/KEY.json    table rows and digests of output files of an image; settings of the run
 
 Tables contain the rows of all these files, so several runs may write to the same folder. All runs
-must have the same model and settings, which a table does not list.
+must have the same model and settings, as the tables do not list them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ResultsFolder:
     Parameters
     ----------
     folder : folder of the results
-    settings : JSON values by name, the same for all predictions in the folder
-    table : file name of the table, without suffix
+    settings : JSON values by name, which must be the same for all runs in the folder
+    table : file name of the table of predictions, without suffix
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], table: str) -> None:
@@ -35,7 +35,7 @@ class ResultsFolder:
         self.settings = dict(settings)
         self.options: dict[str, Any] = {}
         self.finished: dict[str, Content] = {}
-        paths = self._paths()
+        paths = self._result_paths()
         for path in paths:
             self._load(path)
         if not paths and (folder / f"{table}.csv").exists():
@@ -45,9 +45,9 @@ class ResultsFolder:
             )
 
     def _load(self, path: Path) -> bool:
-        """Load a file unless it is damaged; raise ValueError if it has settings of another run.
+        """Load a result file and return True; return False if it is damaged.
 
-        Return whether the file was loaded.
+        Raise ValueError if its settings are not those of this run.
         """
         try:
             content = read_checked_json(path)
@@ -55,12 +55,12 @@ class ResultsFolder:
             return False
         if not isinstance(content, dict) or not {"row", "settings", "options"} <= set(content):
             return False
-        self._check(content["settings"], self.settings)
+        self._check_equal(content["settings"], self.settings)
         self.finished[path.stem] = content
         return True
 
     def begin(self, keys: Collection[str], options: Mapping[str, Any]) -> None:
-        """Start a run; raise ValueError if results of images outside the run have other options.
+        """Start a run; raise ValueError if stored results of other images have other options.
 
         Parameters
         ----------
@@ -70,9 +70,9 @@ class ResultsFolder:
         self.options = dict(options)
         for key, content in self.finished.items():
             if key not in keys:
-                self._check(content["options"], self.options)
+                self._check_equal(content["options"], self.options)
 
-    def _check(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    def _check_equal(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
         """Raise ValueError, describing the differences, unless `stored` and `current` are equal."""
         if stored == current:
             return
@@ -94,9 +94,9 @@ class ResultsFolder:
         Parameters
         ----------
         key : key of the image
-        fingerprint : description of the inputs; results with another fingerprint are outdated
+        fingerprint : values that identify the inputs; a result with other values is outdated
         """
-        path = self._path(key)
+        path = self._result_path(key)
         if not path.exists():
             return None
         try:
@@ -119,7 +119,7 @@ class ResultsFolder:
         ----------
         key : key of the image
         content : table rows (`row`, `regions`) and digests of the output files (`files`)
-        fingerprint : description of the inputs
+        fingerprint : values that identify the inputs
         """
         run = {"settings": self.settings, "options": self.options, "fingerprint": fingerprint}
         content = content | run
@@ -129,35 +129,35 @@ class ResultsFolder:
         for name in set(previous_files) - set(content["files"]):
             with suppress(OSError):
                 (self.folder / name).unlink()
-        write_checked_json(self._path(key), content)
+        write_checked_json(self._result_path(key), content)
         self.finished[key] = content
         return content
 
-    def previous_results(self, keys: Collection[str]) -> list[Content]:
-        """Return the stored results of all images except those with these keys, sorted by path.
+    def previous_results(self, excluded_keys: Collection[str]) -> list[Content]:
+        """Return the stored results of images whose keys are not excluded, sorted by path.
 
         Results that other runs have written since the start are included.
         """
-        for path in self._paths():
-            if path.stem in self.finished or path.stem in keys:
+        for path in self._result_paths():
+            if path.stem in self.finished or path.stem in excluded_keys:
                 continue
             if self._load(path):
-                self._check(self.finished[path.stem]["options"], self.options)
+                self._check_equal(self.finished[path.stem]["options"], self.options)
             else:
                 message = (
                     f"{path}: the record is damaged and the table lacks its image; process the "
                     "image again"
                 )
                 warnings.warn(message, stacklevel=3)
-        others = [content for key, content in self.finished.items() if key not in keys]
+        others = [content for key, content in self.finished.items() if key not in excluded_keys]
         return sorted(others, key=lambda content: str(content["row"]["path"]))
 
-    def _paths(self) -> list[Path]:
+    def _result_paths(self) -> list[Path]:
         """Return the paths of complete result files; names of partial files begin with a dot."""
         paths = (self.folder / "done").glob("*.json")
         return sorted(path for path in paths if not path.name.startswith("."))
 
-    def _path(self, key: str) -> Path:
+    def _result_path(self, key: str) -> Path:
         return self.folder / "done" / f"{key}.json"
 
 

@@ -34,13 +34,13 @@ def column_names(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[str]:
 def write_table(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
     """Write a table to two files, path.csv and path.parquet; missing values are empty cells.
 
-    `columns` are the first columns of the table, which are written even without rows.
+    `columns` are the first columns of the table; they are written even if there are no rows.
     """
     write_csv(path.with_suffix(".csv"), rows, columns)
     import pyarrow.parquet
 
     with atomic_write(path.with_suffix(".parquet")) as partial:
-        pyarrow.parquet.write_table(_table(rows, columns), partial)
+        pyarrow.parquet.write_table(_make_table(rows, columns), partial)
 
 
 def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
@@ -48,29 +48,29 @@ def write_csv(path: Path, rows: Sequence[Row], columns: Sequence[str] = ()) -> N
     import pyarrow.csv
 
     with atomic_write(path) as partial:
-        pyarrow.csv.write_csv(_table(rows, columns), partial)
+        pyarrow.csv.write_csv(_make_table(rows, columns), partial)
 
 
-def _table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
+def _make_table(rows: Sequence[Row], columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
 
     names = column_names(rows, columns)
     return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
-_MAX_LEVELS = 50  # of nested lists; valid files have less than ten
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MAX_NESTING = 50  # levels of nested lists and dicts; valid files have less than ten
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 MAX_LINES = 10  # lines of a list in a message
-# Longer values are shortened in messages, to this number of characters of start and end.
-_MAX_CHARACTERS, _MAX_SHOWN = 500, 150
-_MAX_NAMED = 5  # names listed in a message; the others are counted
+_MAX_CHARACTERS = 500  # longer values are shortened in messages
+_END_CHARACTERS = 150  # characters of the start and of the end of a shortened value
+_MAX_LISTED_NAMES = 5  # names listed in a message; the others are counted
 
 
 def parse_json(text: str | bytes, *, allow_nan: bool = False) -> Any:
     """Return the value of a JSON text.
 
-    Raise ValueError if the text is invalid or nested too deeply, or contains NaN or Infinity and
-    `allow_nan` is False.
+    Raise ValueError if the text is invalid or nested too deeply, or if it contains NaN or Infinity
+    although `allow_nan` is False.
     """
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _raise_not_a_number)
@@ -97,7 +97,11 @@ def read_json(path: Path, what: str) -> Any:
 def shorten(value: object) -> str:
     """Format a value as one line for a message; "…" replaces the middle of a long text."""
     text = " ".join(str(value).split())
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_SHOWN]} … {text[-_MAX_SHOWN:]}"
+    return (
+        text
+        if len(text) <= _MAX_CHARACTERS
+        else f"{text[:_END_CHARACTERS]} … {text[-_END_CHARACTERS:]}"
+    )
 
 
 def printable(text: str) -> str:
@@ -111,21 +115,21 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:  # lone surrogates that encode no byte
         data = text.encode("utf-8", "backslashreplace")
     text = data.decode("utf-8", "backslashreplace")
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL_CHARACTERS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def limit_lines(lines: Sequence[str], where: str = "") -> list[str]:
+def limit_lines(lines: Sequence[str], suffix: str = "") -> list[str]:
     """Return the first ten lines and, if there are more, a line "and N more".
 
     Parameters
     ----------
     lines : lines of text
-    where : text that is appended to "and N more", such as ": see table.csv"
+    suffix : text that is appended to "and N more", such as ": see table.csv"
     """
     n_more = len(lines) - MAX_LINES
     if n_more <= 0:
         return list(lines)
-    return [*lines[:MAX_LINES], f"and {n_more} more{where}"]
+    return [*lines[:MAX_LINES], f"and {n_more} more{suffix}"]
 
 
 def _raise_not_a_number(word: str) -> NoReturn:
@@ -133,16 +137,16 @@ def _raise_not_a_number(word: str) -> NoReturn:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise ValueError if lists and dicts are nested more than `_MAX_LEVELS` levels deep."""
+    """Raise ValueError if lists and dicts are nested more than `_MAX_NESTING` levels deep."""
     containers = [value] if isinstance(value, dict | list) else []
-    for _ in range(_MAX_LEVELS):
+    for _ in range(_MAX_NESTING):
         values = [each.values() if isinstance(each, dict) else each for each in containers]
         containers = [
             element for each in values for element in each if isinstance(element, dict | list)
         ]
         if not containers:
             return
-    raise ValueError(f"JSON is nested more than {_MAX_LEVELS} levels deep")
+    raise ValueError(f"JSON is nested more than {_MAX_NESTING} levels deep")
 
 
 def pluralize(n: int, noun: str) -> str:
@@ -150,9 +154,9 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def percent(share: float) -> str:
+def percent(fraction: float) -> str:
     """Format a fraction in percent; values below 1 % get more digits, so that only 0 is "0 %"."""
-    value = 100 * share
+    value = 100 * fraction
     return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
 
@@ -166,12 +170,13 @@ def relative_name(root: Path, path: Path) -> str:
 
 def truncated_list(names: Sequence[str]) -> str:
     """Return the first five names as text, separated by commas, and the number of the others."""
-    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(map(shorten, names[:_MAX_NAMED])) + rest
+    n_more = len(names) - _MAX_LISTED_NAMES
+    rest = f" and {n_more} more" if n_more > 0 else ""
+    return ", ".join(map(shorten, names[:_MAX_LISTED_NAMES])) + rest
 
 
 # Errors whose message is written for the user.
-EXPECTED = (ValueError, OSError, ImportError)
+EXPECTED_ERRORS = (ValueError, OSError, ImportError)
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -193,7 +198,7 @@ def failure_reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         detail = shorten(error) or "allocation failed"
         return f"not enough memory ({detail}); close other programs and run the command again"
-    if isinstance(error, EXPECTED):
+    if isinstance(error, EXPECTED_ERRORS):
         return str(error) or type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     package_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
@@ -213,8 +218,8 @@ def _short_path(filename: str) -> str:
     return "/".join(Path(filename).parts[-2:])
 
 
-_BEGIN, _BETWEEN, _END = '{"sha256": "', '", "content": ', "}"
-_CHARACTERS = 64
+_BEFORE_DIGEST, _BEFORE_CONTENT, _AFTER_CONTENT = '{"sha256": "', '", "content": ', "}"
+_DIGEST_CHARACTERS = 64
 
 
 def write_checked_json(path: Path, content: Any) -> None:
@@ -234,7 +239,8 @@ def read_checked_json(path: Path) -> Any:
         If the file cannot be read.
     """
     text = path.read_text(encoding="utf-8")
-    body = text[len(_BEGIN) + _CHARACTERS + len(_BETWEEN) : -len(_END)]
+    start = len(_BEFORE_DIGEST) + _DIGEST_CHARACTERS + len(_BEFORE_CONTENT)
+    body = text[start : -len(_AFTER_CONTENT)]
     if text != _with_checksum(body):
         raise ValueError("checksum mismatch")
     return parse_json(body, allow_nan=True)
@@ -243,4 +249,4 @@ def read_checked_json(path: Path) -> Any:
 def _with_checksum(body: str) -> str:
     """Return the text of a checked JSON file whose content is the JSON text `body`."""
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{_BEGIN}{digest}{_BETWEEN}{body}{_END}"
+    return f"{_BEFORE_DIGEST}{digest}{_BEFORE_CONTENT}{body}{_AFTER_CONTENT}"

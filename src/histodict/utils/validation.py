@@ -13,33 +13,36 @@ from typing import Any, Literal
 
 
 def check_whole_number(name: str, value: object, low: int) -> int:
-    """Return `value` as an int; raise ValueError unless it is an integer of at least `low`."""
+    """Return `value` as an int; raise ValueError unless it is an integer of at least `low`.
+
+    `name` is its name in the message.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number of at least {low}, not {short(value)}")
     return int(value)
 
 
-def check_number(name: str, value: object, *, low: float = 0.0, above: bool = False) -> float:
+def check_number(name: str, value: object, *, low: float = 0.0, exclusive: bool = False) -> float:
     """Return `value` as a float; raise ValueError unless it is finite and at least `low`.
 
-    If `above` is true, the value must be greater than `low`. `name` is its name in the message.
+    If `exclusive`, the value must be greater than `low`. `name` is its name in the message.
     """
     try:
         number = float(value) if isinstance(value, Real) else math.nan
     except OverflowError:  # an integer beyond the range of float
         number = math.inf
-    if not math.isfinite(number) or number < low or (above and number == low):
-        bound = "greater than" if above else "of at least"
+    if not math.isfinite(number) or number < low or (exclusive and number == low):
+        bound = "greater than" if exclusive else "of at least"
         raise ValueError(f"{name} must be a finite number {bound} {low:g}, not {short(value)}")
     return number
 
 
-def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+def check_setting_names(names: Iterable[str], known: Iterable[str]) -> None:
     """Raise ValueError unless all names are known settings; the message suggests similar names."""
     valid = sorted(known)
     for name in sorted(set(names) - set(valid)):
         raise ValueError(
-            f"unknown setting {name!r}{_suggestion(name, valid)}; valid settings: "
+            f"unknown setting {name!r}{suggest_names(name, valid)}; valid settings: "
             f"{', '.join(valid)}"
         )
 
@@ -55,18 +58,22 @@ def check_choice(what: str, name: object, known: Iterable[str]) -> None:
     """
     valid = sorted(known)
     if name not in valid:
-        suggestion = _suggestion(name, valid) if isinstance(name, str) else ""
+        suggestion = suggest_names(name, valid) if isinstance(name, str) else ""
         raise ValueError(f"{what} must be one of {', '.join(valid)}, not {short(name)}{suggestion}")
 
 
 def describe_unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return an error message on an unknown name, with similar names and all known names."""
+    """Return the error message for an unknown name, with similar names and all known names.
+
+    `what` is a noun, such as "method".
+    """
     valid = list(known)
-    suggestion = _suggestion(name, valid)
+    suggestion = suggest_names(name, valid)
     return f"unknown {what} {name!r}{suggestion}; the {what}s are {', '.join(valid)}"
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def suggest_names(name: str, known: list[str]) -> str:
+    """Return " (did you mean …?)" with at most two similar names; "" if no name is similar."""
     matches = get_close_matches(name, known, n=2)
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
@@ -83,8 +90,8 @@ def _is_whole(value: object) -> bool:
     return _is_number(value) and isinstance(value, Integral)
 
 
-# Check of the type and its description for messages, by annotation.
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+# Function that checks the type of a value, and description of the type for messages, by annotation.
+_TYPE_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_whole, "a whole number"),
     "float": (_is_number, "a number"),
     "bool": (_is_bool, "true or false"),
@@ -108,12 +115,12 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_kind(name: str, value: object, annotation: str) -> None:
-    """Raise ValueError unless a value has the type that an annotation states.
+def check_type(name: str, value: object, annotation: str) -> None:
+    """Raise ValueError unless a value has the type of an annotation, such as "int | None".
 
-    `name` is the name for the message, `annotation` a text such as "int | None".
+    `name` is the name of the value in the message.
     """
-    kinds = [_KINDS[kind] for kind in annotation.split(" | ")]
+    kinds = [_TYPE_CHECKS[kind] for kind in annotation.split(" | ")]
     if not any(fits(value) for fits, _ in kinds):
         expected = " or ".join(expected for _, expected in kinds)
         raise ValueError(f"{name} must be {expected}, not {short(value)}")
@@ -121,34 +128,34 @@ def check_kind(name: str, value: object, annotation: str) -> None:
 
 # --- hints --------------------------------------------------------------------------------------
 
-Surface = Literal["python", "cli", "web"]
-_SURFACE: list[Surface] = ["python"]  # current user interface
+UserInterface = Literal["python", "cli", "web"]
+_HINT_INTERFACE: list[UserInterface] = ["python"]  # current user interface
 
 
-def hint_surface() -> Surface:
-    """Return the user interface (surface) for which this process words its hints."""
-    return _SURFACE[0]
+def hint_interface() -> UserInterface:
+    """Return the user interface for which this process words its hints."""
+    return _HINT_INTERFACE[0]
 
 
-def set_hint_surface(surface: Surface) -> None:
-    """Set the user interface (surface) for which hints are worded in this process.
+def set_hint_interface(interface: UserInterface) -> None:
+    """Set the user interface for which this process words its hints.
 
     Parameters
     ----------
-    surface : "python" names parameters, "cli" options of commands, "web" fields of the page
+    interface : "python" (hints name parameters), "cli" (options) or "web" (fields of the page)
     """
-    _SURFACE[0] = surface
+    _HINT_INTERFACE[0] = interface
 
 
 @contextmanager
-def hints_for(surface: Surface) -> Iterator[None]:
-    """Return a context in which hints are worded for a user interface; see `set_hint_surface`."""
-    before = hint_surface()
-    set_hint_surface(surface)
+def hints_for(interface: UserInterface) -> Iterator[None]:
+    """Return a context in which hints are worded for a user interface; see `set_hint_interface`."""
+    before = hint_interface()
+    set_hint_interface(interface)
     try:
         yield
     finally:
-        set_hint_surface(before)
+        set_hint_interface(before)
 
 
 def hint(*, python: str, cli: str, web: str | None = None) -> str:
@@ -156,9 +163,11 @@ def hint(*, python: str, cli: str, web: str | None = None) -> str:
 
     Parameters
     ----------
-    python, cli, web : wording for each user interface; `web` is by default that of `cli`
+    python : wording for Python
+    cli : wording for the command line
+    web : wording for the web page; None to use the wording of `cli`
     """
-    return {"python": python, "cli": cli, "web": cli if web is None else web}[_SURFACE[0]]
+    return {"python": python, "cli": cli, "web": cli if web is None else web}[_HINT_INTERFACE[0]]
 
 
 def install_command(extra: str) -> str:
@@ -188,9 +197,9 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError(missing_message(error.name or module, extra, purpose)) from error
+        raise ImportError(missing_module_message(error.name or module, extra, purpose)) from error
 
 
-def missing_message(module: str, extra: str, purpose: str) -> str:
-    """Return the error message for a missing module; for parameters see `import_optional`."""
+def missing_module_message(module: str, extra: str, purpose: str) -> str:
+    """Return the error message for a missing module; see `import_optional` for the parameters."""
     return f"{purpose} needs {module}, which is not installed. Run: {install_command(extra)}"

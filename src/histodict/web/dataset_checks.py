@@ -24,7 +24,7 @@ from PIL import Image
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.survey import check_duplicates_by_content, check_readable
-from ..images.pixel_size import PixelSize, is_mixed
+from ..images.pixel_size import PixelSize, have_mixed_pixel_sizes
 from ..utils.files import stat_signature
 from ..utils.progress import Callback
 from ..utils.text_io import failure_reason, pluralize, write_checked_json
@@ -33,12 +33,12 @@ from .jobs import Job
 from .schema import Json
 from .workspace import damaged_file_error, read_json, short_id
 
-_SIDE = 32
-_MIN_SIMILARITY = 0.97
+_THUMBNAIL_PX = 32
+_MIN_SIMILARITY = 0.97  # of likely duplicates
 _MIN_CONTRAST = 2.0  # grey levels; below it, an image is blank and similar to all blank ones
-_MAX_COMPARED = 5000
-_MIN_IMBALANCE = 3
-_MAX_NAMES = 4
+_MAX_COMPARED = 5000  # images
+_MAX_CLASS_RATIO = 3  # of the numbers of images of the largest and the smallest class
+_MAX_NAMES = 4  # in a warning
 _MAX_CHECKS = 32  # in the cache, of all users
 _MAX_WAIT = 0.2  # seconds for which a check yields to requests
 _POLL_INTERVAL = 0.01  # seconds
@@ -46,7 +46,7 @@ _UNKNOWN_PIXEL_SIZE = PixelSize(None, "unknown")
 
 
 @dataclass(frozen=True)
-class ImageSummary:
+class ImageCheck:
     """Result of the check of an image.
 
     Attributes
@@ -54,7 +54,7 @@ class ImageSummary:
     record : image
     grey : grey thumbnail (32, 32); None if unreadable, or after the comparison of all images
     size : pixel size
-    reason : why the image cannot be read; empty if it can
+    reason : why the image or its mask cannot be read; empty if both can be read
     """
 
     record: ImageRecord
@@ -63,10 +63,10 @@ class ImageSummary:
     reason: str = ""
 
 
-def summarize_image(
+def check_image(
     record: ImageRecord, thumbnail: Callable[[ImageRecord], Path], mpp: float | None = None
-) -> ImageSummary:
-    """Check that an image and its mask can be read.
+) -> ImageCheck:
+    """Return a grey thumbnail and the pixel size of an image, or why it cannot be read.
 
     Parameters
     ----------
@@ -76,20 +76,22 @@ def summarize_image(
     """
     try:
         with Image.open(thumbnail(record)) as image_file:
-            grey = np.asarray(image_file.convert("L").resize((_SIDE, _SIDE)), np.float32)
-        size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).at(record.path)
+            grey = np.asarray(
+                image_file.convert("L").resize((_THUMBNAIL_PX, _THUMBNAIL_PX)), np.float32
+            )
+        size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp).resolve(record.path)
     except Exception as error:
-        return ImageSummary(record, None, reason=failure_reason(error))
+        return ImageCheck(record, None, reason=failure_reason(error))
     # A thumbnail exists only if the image could be read; its mask is checked here.
     bad = check_readable([record], 1).unusable if record.has_regions else []
-    return ImageSummary(record, None, reason=bad[0][1]) if bad else ImageSummary(record, grey, size)
+    return ImageCheck(record, None, reason=bad[0][1]) if bad else ImageCheck(record, grey, size)
 
 
 def manifest_warnings(manifest: Manifest) -> list[str]:
-    """Return the warnings of a manifest, and those about class imbalance and patients."""
+    """Return the manifest's warnings, and those about class imbalance and single patients."""
     warnings = [_shorten_paths(manifest.root, text) for text in manifest.warnings]
     counts = Counter(record.label for record in manifest.records if record.label)
-    if counts and max(counts.values()) > _MIN_IMBALANCE * min(counts.values()):
+    if counts and max(counts.values()) > _MAX_CLASS_RATIO * min(counts.values()):
         (most, n_most), (least, n_least) = counts.most_common(1)[0], counts.most_common()[-1]
         warnings.append(
             f"Class imbalance: {n_most} images of {most}, but only {n_least} of {least}. Use the "
@@ -106,7 +108,7 @@ def manifest_warnings(manifest: Manifest) -> list[str]:
 
 
 def _shorten_paths(root: Path, text: str) -> str:
-    """Return a warning, "PATH: MESSAGE", with a path relative to the folder of the data set."""
+    """Return a warning "PATH: MESSAGE" with PATH relative to `root`; drop other paths."""
     source, _, message = text.partition(": ")
     folder = Path(source)
     if folder.is_relative_to(root) and folder != root and not folder.is_file():
@@ -114,13 +116,13 @@ def _shorten_paths(root: Path, text: str) -> str:
     return message or text
 
 
-def image_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
+def image_warnings(manifest: Manifest, image_checks: list[ImageCheck]) -> list[str]:
     """Return warnings about pixel sizes and likely duplicates among the checked images."""
-    return [*_pixel_size_warnings(summaries), *_duplicate_warnings(manifest, summaries)]
+    return [*_pixel_size_warnings(image_checks), *_duplicate_warnings(manifest, image_checks)]
 
 
-def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
-    sizes = [summary.size.mpp for summary in summaries if not summary.reason]
+def _pixel_size_warnings(image_checks: list[ImageCheck]) -> list[str]:
+    sizes = [image_check.size.mpp for image_check in image_checks if not image_check.reason]
     known = [mpp for mpp in sizes if mpp is not None]
     n_unknown = len(sizes) - len(known)
     unknown = f"The pixel size of {n_unknown} of {pluralize(len(sizes), 'image')} is unknown"
@@ -129,7 +131,7 @@ def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
             f"{unknown}. Images with and without pixel size cannot be trained together: set the "
             "pixel size above (µm per pixel), or in a column mpp."
         ]
-    if known and is_mixed(known):
+    if known and have_mixed_pixel_sizes(known):
         return [
             f"Mixed pixel sizes, from {min(known):g} to {max(known):g} µm: set a common pixel "
             "size (mpp) in the training settings; otherwise the same cell has different sizes."
@@ -143,15 +145,19 @@ def _pixel_size_warnings(summaries: list[ImageSummary]) -> list[str]:
     return []
 
 
-def count_pixel_sizes(summaries: list[ImageSummary]) -> list[Json]:
+def count_pixel_sizes(image_checks: list[ImageCheck]) -> list[Json]:
     """Return the number of images per pixel size and its origin, the most common first."""
-    counts = Counter(summary.size for summary in summaries if not summary.reason)
+    counts = Counter(image_check.size for image_check in image_checks if not image_check.reason)
     return [{"mpp": s.mpp, "from": s.origin, "n_images": n} for s, n in counts.most_common()]
 
 
-def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> list[str]:
-    compared = [summary for summary in summaries if summary.grey is not None][:_MAX_COMPARED]
-    pairs = likely_duplicates([summary.grey for summary in compared if summary.grey is not None])
+def _duplicate_warnings(manifest: Manifest, image_checks: list[ImageCheck]) -> list[str]:
+    compared = [image_check for image_check in image_checks if image_check.grey is not None][
+        :_MAX_COMPARED
+    ]
+    pairs = find_likely_duplicates(
+        [image_check.grey for image_check in compared if image_check.grey is not None]
+    )
     if not pairs:
         return []
     names = [
@@ -162,7 +168,7 @@ def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> li
         compared[i].record.patient != compared[j].record.patient for i, j in pairs
     )
     n_other_label = sum(compared[i].record.label != compared[j].record.label for i, j in pairs)
-    warning = f"Likely duplicates, possibly rotated or mirrored: {_join_first_names(names)}."
+    warning = f"Likely duplicates, possibly rotated or mirrored: {_join_first(names)}."
     if n_other_patient and manifest.classes:
         warning += f" Pairs with different patients: {n_other_patient}; check these first."
     if n_other_label:
@@ -170,18 +176,22 @@ def _duplicate_warnings(manifest: Manifest, summaries: list[ImageSummary]) -> li
     return [warning]
 
 
-def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]:
-    """Return pairs of indices i < j of grey thumbnails (32, 32) that are nearly equal."""
-    if len(greys) < 2:
+def find_likely_duplicates(thumbnails: list[NDArray[np.float32]]) -> list[tuple[int, int]]:
+    """Return index pairs of grey thumbnails (32, 32) that are nearly equal after rotation or flip.
+
+    The first index of a pair is smaller than the second.
+    """
+    if len(thumbnails) < 2:
         return []
-    centred = np.stack(greys) - np.mean(greys, axis=(1, 2), keepdims=True, dtype=np.float32)
-    flat = centred.reshape(len(greys), -1)
+    stacked = np.stack(thumbnails)
+    centred = stacked - stacked.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
+    flat = centred.reshape(len(stacked), -1)
     norms = np.linalg.norm(flat, axis=1)
-    blank = norms < _MIN_CONTRAST * _SIDE
+    blank = norms < _MIN_CONTRAST * _THUMBNAIL_PX
     Y = flat / np.maximum(norms, 1e-6)[:, None]
     similarity = np.zeros((len(Y), len(Y)), np.float32)
     for n_turns in range(4):
-        rotated = np.rot90(Y.reshape(-1, _SIDE, _SIDE), n_turns, axes=(1, 2))
+        rotated = np.rot90(Y.reshape(-1, _THUMBNAIL_PX, _THUMBNAIL_PX), n_turns, axes=(1, 2))
         for image in (rotated, rotated[:, :, ::-1]):
             np.maximum(similarity, Y @ image.reshape(len(Y), -1).T, out=similarity)
     similarity[blank] = 0
@@ -190,7 +200,8 @@ def likely_duplicates(greys: list[NDArray[np.float32]]) -> list[tuple[int, int]]
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def _join_first_names(names: list[str]) -> str:
+def _join_first(names: list[str]) -> str:
+    """Join the first names, and append the number of further names."""
     rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return "; ".join(names[:_MAX_NAMES]) + rest
 
@@ -202,7 +213,7 @@ class CheckReport:
     Attributes
     ----------
     manifest : checked images
-    summaries : results of the images checked so far
+    image_checks : results of the images checked so far
     warnings : findings about the whole set
     errors : errors that prevent training on these images
     is_complete : whether the check is complete
@@ -210,7 +221,7 @@ class CheckReport:
     """
 
     manifest: Manifest
-    summaries: list[ImageSummary] = field(default_factory=list)
+    image_checks: list[ImageCheck] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     is_complete: bool = False
@@ -218,7 +229,7 @@ class CheckReport:
 
     def unreadable_images(self, manifest: Manifest) -> list[dict[str, str]]:
         """Return a dictionary with "name" and "reason" for each unreadable image."""
-        bad = (summary for summary in list(self.summaries) if summary.reason)
+        bad = (image_check for image_check in list(self.image_checks) if image_check.reason)
         return [unreadable_image_to_json(manifest, s.record, s.reason) for s in bad]
 
 
@@ -228,9 +239,9 @@ class BackgroundChecks:
     A check is cached until the images, or their metadata, change.
     """
 
-    def __init__(self, is_page_busy: Callable[[], bool] = lambda: False) -> None:
-        """Start the thread, which pauses between images while `is_page_busy` returns True."""
-        self._is_page_busy = is_page_busy
+    def __init__(self, is_server_busy: Callable[[], bool] = lambda: False) -> None:
+        """Start the thread, which pauses between images while `is_server_busy` returns True."""
+        self._is_server_busy = is_server_busy
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._reports: OrderedDict[str, CheckReport] = OrderedDict()
         self._lock = threading.Lock()
@@ -242,7 +253,7 @@ class BackgroundChecks:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def complete_report(self, manifest: Manifest, mpp: float | None) -> CheckReport | None:
-        """Return the report on a check of the images; None if no check of them is complete."""
+        """Return the report of the check of these images; None if there is no complete check."""
         with self._lock:
             report = self._reports.get(_fingerprint(manifest, mpp))
         return report if report and report.is_complete else None
@@ -269,34 +280,34 @@ class BackgroundChecks:
                 self._reports.popitem(last=False)[1].is_obsolete = True
         return self._to_json(key, report)
 
-    def running_state(self, check: str, source: Path) -> Json | None:
+    def running_state(self, key: str, source: Path) -> Json | None:
         """Return the state and findings of a running check as JSON; None if unknown or complete.
 
         Unlike `request_check`, this method does not access the image files.
 
         Parameters
         ----------
-        check : key of the check, as returned by `request_check`
+        key : key of the check, "check" in the result of `request_check`
         source : folder or table of the data set
         """
         with self._lock:
-            report = self._reports.get(check)
+            report = self._reports.get(key)
         root = source if source.is_dir() else source.parent
         if report is None or report.is_complete or report.manifest.root != root:
             return None
-        return self._to_json(check, report)
+        return self._to_json(key, report)
 
     def _to_json(self, key: str, report: CheckReport) -> Json:
         is_complete = report.is_complete  # read first: a complete check has all its findings
         return {
             "check": key,
             "ready": is_complete,
-            "seen": len(report.summaries),
+            "seen": len(report.image_checks),
             "of": len(report.manifest.records),
             "warnings": report.warnings,
             "refused": report.errors,
             "bad": report.unreadable_images(report.manifest),
-            "sizes": count_pixel_sizes(list(report.summaries)) if is_complete else [],
+            "sizes": count_pixel_sizes(list(report.image_checks)) if is_complete else [],
         }
 
     def _check(
@@ -310,12 +321,16 @@ class BackgroundChecks:
             if self._is_closed or report.is_obsolete:
                 return
             self._yield_to_requests()
-            report.summaries.append(summarize_image(record, thumbnail, mpp))
-        report.warnings = image_warnings(manifest, report.summaries)
+            report.image_checks.append(check_image(record, thumbnail, mpp))
+        report.warnings = image_warnings(manifest, report.image_checks)
         # Dropping the thumbnails frees megabytes.
-        report.summaries = [replace(summary, grey=None) for summary in report.summaries]
+        report.image_checks = [
+            replace(image_check, grey=None) for image_check in report.image_checks
+        ]
         try:
-            readable = [i for i, summary in enumerate(report.summaries) if not summary.reason]
+            readable = [
+                i for i, image_check in enumerate(report.image_checks) if not image_check.reason
+            ]
             check_duplicates_by_content(manifest.select(readable))
         except (ValueError, OSError) as error:
             report.errors = [str(error)]
@@ -324,7 +339,7 @@ class BackgroundChecks:
     def _yield_to_requests(self) -> None:
         """Wait while requests are processed, but not longer than `_MAX_WAIT` seconds."""
         end = time.monotonic() + _MAX_WAIT
-        while self._is_page_busy() and time.monotonic() < end and not self._is_closed:
+        while self._is_server_busy() and time.monotonic() < end and not self._is_closed:
             time.sleep(_POLL_INTERVAL)
 
 
@@ -350,7 +365,7 @@ UnreadableImages = list[Json]
 def unreadable_image_to_json(
     manifest: Manifest, record: ImageRecord, reason: str
 ) -> dict[str, str]:
-    """Return "name" and "reason" of an image that is unreadable, or whose mask is."""
+    """Return name and reason, as JSON, of an image that is unreadable or has an unreadable mask."""
     reason = reason.removeprefix(f"{record.path}: ")
     if record.mask is not None:
         reason = reason.replace(str(record.mask), f"mask {record.mask.name}")

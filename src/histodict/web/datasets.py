@@ -46,7 +46,7 @@ from .workspace import (
     DamagedFileError,
     DataFolders,
     ForbiddenFileError,
-    Kind,
+    JsonType,
     UserWorkspace,
     damaged_file_error,
     is_id,
@@ -57,7 +57,7 @@ from .workspace import (
     warn_once,
 )
 
-_FIELDS: dict[str, Kind] = {
+_FIELDS: dict[str, JsonType] = {
     "positive": (str, type(None)),
     "mpp": (int, float, type(None)),
     "learn_from": list,
@@ -118,7 +118,7 @@ class DatasetSettings:
 
     def pixel_size_option(self, table_mpp: float | None) -> PixelSizeOption:
         """Return the pixel size option of an image; `table_mpp` is µm per pixel in its table."""
-        return PixelSizeOption(default=self.mpp).with_table(table_mpp)
+        return PixelSizeOption(default=self.mpp).with_table_mpp(table_mpp)
 
 
 def _is_text_list(value: object) -> bool:
@@ -153,9 +153,9 @@ class Dataset:
 
     id: str
     source: Path  # folder or table of the images
-    indexes: DatasetIndexCache  # of all data sets of the server
-    index: DatasetIndex
-    folder: Path  # of settings and corrections, in the workspace
+    indexes: DatasetIndexCache  # cache with the indexes of all data sets of the server
+    index: DatasetIndex  # index of this data set
+    folder: Path  # folder of settings and corrections, in the workspace
     settings: DatasetSettings
     ignores_labels: bool = False  # whether it was opened without labels, to annotate the images
 
@@ -171,7 +171,7 @@ class Dataset:
 
     def pixel_size(self, record: ImageRecord) -> PixelSize:
         """Return the pixel size of an image, from its table, its file or the user's setting."""
-        return self.settings.pixel_size_option(record.mpp).at(record.path)
+        return self.settings.pixel_size_option(record.mpp).resolve(record.path)
 
     @property
     def is_labelled(self) -> bool:
@@ -185,17 +185,17 @@ class Dataset:
 
     @property
     def correction_classes(self) -> list[str]:
-        """Classes of marked rectangles: `MASK_CLASSES` if images have masks, or else the labels."""
+        """Classes for labelled rectangles: `MASK_CLASSES` if images have masks, or else labels."""
         if any(record.mask for record in self.manifest.records):
             return list(MASK_CLASSES)
         return self.manifest.classes
 
-    def image(self, image_id: str) -> ImageRecord:
+    def find_image(self, image_id: str) -> ImageRecord:
         """Return the record of the image with this id, after a check of its path."""
         record = self.index.by_id.get(image_id)
         if record is None:
             raise KeyError("the image does not exist in this data set")
-        return self.indexes.check(record)
+        return self.indexes.check_record(record)
 
     def corrections(self) -> list[Correction]:
         """Return the corrections by the user."""
@@ -220,7 +220,7 @@ def open_dataset(
     user: UserWorkspace, indexes: DatasetIndexCache, source: Path, *, ignores_labels: bool = False
 ) -> Dataset:
     """Open a folder or table in the data folders as a data set, and store its path for the user."""
-    source = indexes.folders.check(source)
+    source = indexes.folders.resolve(source)
     dataset = _load(user, indexes, source, ignores_labels=ignores_labels)
     write_checked_json(dataset.folder / "source.json", str(source))
     return dataset
@@ -229,7 +229,7 @@ def open_dataset(
 def find_dataset(
     user: UserWorkspace, indexes: DatasetIndexCache, dataset_id: str, image: str | None = None
 ) -> Dataset:
-    """Return an opened data set; with `image` (an id), check only the folders of this image."""
+    """Return an opened data set; with `image` (an id), check only its folders for changes."""
     source = find_source(user, indexes.folders, dataset_id)
     ignores_labels = dataset_id == make_dataset_id(source, True)
     return _load(user, indexes, source, image, ignores_labels=ignores_labels)
@@ -240,7 +240,7 @@ def find_source(user: UserWorkspace, folders: DataFolders, dataset_id: str) -> P
     path = user.folder / "data" / dataset_id / "source.json"
     if not is_id(dataset_id) or not path.is_file():
         raise KeyError("the data set does not exist: open it on the data page")
-    return folders.check(Path(read_json(path, str)))
+    return folders.resolve(Path(read_json(path, str)))
 
 
 def opened_sources(user: UserWorkspace, folders: DataFolders) -> dict[str, Path]:
@@ -275,7 +275,7 @@ def _load(
 def update_settings(
     dataset: Dataset, body: Mapping[str, Any], validation_manifest: Manifest | None = None
 ) -> None:
-    """Store the settings in a request body, validated against a manifest (default: of the set)."""
+    """Store settings from a request body, validated against a manifest (default: of `dataset`)."""
     with _WRITE_LOCK:
         # Another request may have changed the settings in the meantime.
         settings = DatasetSettings.read(dataset.folder)
@@ -292,7 +292,7 @@ def add_correction(
 
     `box` is left, top, right, bottom in level-0 pixels.
     """
-    record = dataset.image(image_id)
+    record = dataset.find_image(image_id)
     classes = dataset.manifest.classes if box is None else dataset.correction_classes
     is_left_out = label is None and box is None
     if label not in classes and not is_left_out:
@@ -336,7 +336,7 @@ def training_manifest(dataset: Dataset) -> Manifest:
     """
     records = dict(dataset.index.by_id)
     for record in records.values():  # the worker, which reads them, does not know the data folders
-        dataset.indexes.check(record)
+        dataset.indexes.check_record(record)
     crops = []
     for correction in dataset.corrections():
         image, label, box = correction["image"], correction["label"], correction["box"]
@@ -378,7 +378,7 @@ def _write_crop(path: Path, record: ImageRecord, box: list[int]) -> None:
 
 
 def _write_painted_mask(path: Path, record: ImageRecord, box: list[int], is_region: bool) -> None:
-    """Write a copy of the mask of an image, with the box (level-0 pixels) as region or not."""
+    """Write a copy of an image's mask, with the box (level-0 pixels) set to `is_region`."""
     with open_image(record.path, record.mpp) as source:
         size = source.size
     assert record.mask is not None
@@ -401,9 +401,9 @@ def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 
 RECORD_BYTES = 1000  # approximate memory per record
-_MAX_BYTES = 256 * 2**20
+_MAX_CACHE_BYTES = 256 * 2**20
 # Resolution of time stamps: a file changed within this time may change again without a new one.
-_TIME_STEP = 2.0  # seconds
+_TIMESTAMP_RESOLUTION = 2.0  # seconds
 NO_LABELS_NOTE = ": these images have no labels; they are trained from annotations"
 
 FileState = tuple[int, int, int] | None
@@ -411,12 +411,14 @@ FileState = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """Index of the images of a data set, with what is needed to detect changes of the files.
+    """Index of the images of a data set, with the file states that reveal later changes.
 
     Attributes
     ----------
-    manifest, by_id, names : images in order, images by id, names of images by id
-    file_states : size and time stamps of the table, or else of all folders
+    manifest : images in their order
+    by_id : images by id
+    names : names of the images by id
+    file_states : size and time stamps of the table or, without a table, of all folders, by path
     are_states_final : whether any later change of these files alters a time stamp
     """
 
@@ -462,16 +464,16 @@ class DatasetIndex:
 
 
 class DatasetIndexCache:
-    """Cache of data set indexes, by folder or table in the data folders."""
+    """Cache of data set indexes by folder or table; an index is read again after changes."""
 
     def __init__(self, folders: DataFolders) -> None:
         self.folders = folders
-        self._cache: LRUCache[DatasetIndex] = LRUCache(_MAX_BYTES)
+        self._cache: LRUCache[DatasetIndex] = LRUCache(_MAX_CACHE_BYTES)
 
     def get_index(
         self, source: Path, image: str | None = None, *, ignores_labels: bool = False
     ) -> DatasetIndex:
-        """Return the index of a folder or table; with `image` (an id), check only its folders."""
+        """Return the index of `source`; with `image` (id), check only its folders for changes."""
 
         def read() -> tuple[DatasetIndex, int]:
             index, n_bytes = self._read(source)
@@ -489,13 +491,13 @@ class DatasetIndexCache:
         ids = [short_id(name) for name in names]
         by_id = dict(zip(ids, manifest.records, strict=True))
         newest = max(state[1] if state else 0 for state in file_states.values())
-        are_states_final = started - newest / 1e9 > _TIME_STEP
+        are_states_final = started - newest / 1e9 > _TIMESTAMP_RESOLUTION
         names_by_id = dict(zip(ids, names, strict=True))
         index = DatasetIndex(manifest, by_id, names_by_id, file_states, are_states_final)
         return index, RECORD_BYTES * len(by_id)
 
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude images outside the data folders; raise an error for tables or if none remains."""
+        """Exclude images outside the data folders; raise an error if none is left or for tables."""
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:
@@ -513,24 +515,24 @@ class DatasetIndexCache:
         warning = f"{manifest.root}: skipped, as they lie outside the data folders: {names}"
         return replace(manifest, records=tuple(records), warnings=(*manifest.warnings, warning))
 
-    def check(self, record: ImageRecord) -> ImageRecord:
+    def check_record(self, record: ImageRecord) -> ImageRecord:
         """Return the record; raise ForbiddenFileError if a file is outside the data folders."""
         for path in record.files:
-            self.folders.check(path)
+            self.folders.resolve(path)
         return record
 
 
 def _list_images(
     source: Path, folders: DataFolders
 ) -> tuple[Manifest, dict[Path, FileState], Container[str] | None]:
-    """Return the manifest, file states before reading, and paths of links of a folder or table.
+    """Return manifest, file states before reading, and symbolic links of a folder or table.
 
-    For a table, file states are those of the table, and links are None.
+    For a table, the links are None.
     """
     table = source / MANIFEST_NAME if source.is_dir() else source
     if table.is_file() or not source.is_dir():
-        folders.check(table)
-        file_states = _file_states([table])
+        folders.resolve(table)
+        file_states = {table: _file_state(table)}
         return _read_table(table), file_states, None
     file_states, entries = _walk(source)
     links = {str(entry.path) for entry in entries if entry.is_link}
@@ -550,7 +552,7 @@ def _list_images(
 
 def _walk(folder: Path) -> tuple[dict[Path, FileState], list[FolderEntry]]:
     """Return the state of each folder before it was read, and all entries of the folders."""
-    file_states, entries = _file_states([folder]), []
+    file_states, entries = {folder: _file_state(folder)}, []
     for entry in walk(folder):
         if entry.kind == FOLDER:
             file_states[entry.path] = _file_state(entry.path)
@@ -560,7 +562,7 @@ def _walk(folder: Path) -> tuple[dict[Path, FileState], list[FolderEntry]]:
 
 def _has_class_folders(folder: Path, entries: list[FolderEntry]) -> bool:
     try:
-        return bool(read_class_folders(folder, entries).locations)
+        return bool(read_class_folders(folder, entries).images)
     except ManifestError:  # splits and classes side by side
         return True
 
@@ -585,10 +587,6 @@ def _unlabelled_manifest(folder: Path, entries: list[FolderEntry], reason: str) 
         names = truncated_list([relative_name(folder, path) for path in skipped])
         warnings.append(f"{folder}: skipped masks and files of unsupported formats: {names}")
     return Manifest(records, tuple(warnings), folder)
-
-
-def _file_states(paths: list[Path]) -> dict[Path, FileState]:
-    return {path: _file_state(path) for path in paths}
 
 
 def _file_state(path: Path) -> FileState:

@@ -34,7 +34,7 @@ from ..utils.text_io import write_checked_json
 from .schema import Json
 from .workspace import (
     DamagedFileError,
-    Kind,
+    JsonType,
     UserWorkspace,
     is_id,
     new_id,
@@ -48,15 +48,15 @@ IMPORTED = "opened"  # kind of a model from a file, which is done from the start
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 FAILED, CANCELLED, INTERRUPTED = "failed", "cancelled", "interrupted"
 ACTIVE = (WAITING, RUNNING)
-_POLL_INTERVAL = 0.3
+_POLL_INTERVAL = 0.3  # seconds
 _WORKER_MODULE = "histodict.web.worker"
-_LOG_LINES = 6
-_MAX_NAME = 80
-_FILE_FIELDS: dict[str, dict[str, Kind]] = {
+_N_LOG_LINES = 6
+_MAX_NAME_LENGTH = 80
+_FILE_FIELDS: dict[str, dict[str, JsonType]] = {
     "name.json": {"name": str},
     "state.json": {"state": str, "run": int, "at": (int, float), "error": str},
 }
-_REQUEST_FIELDS: dict[str, Kind] = {
+_REQUEST_FIELDS: dict[str, JsonType] = {
     "kind": str,
     "made": (int, float),
     "name": str,
@@ -65,7 +65,7 @@ _REQUEST_FIELDS: dict[str, Kind] = {
     "records": list,
 }
 # Further fields of requests by kind.
-_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Kind]] = {
+_REQUEST_FIELDS_BY_KIND: dict[str, dict[str, JsonType]] = {
     TRAIN: {
         "recipe": dict,
         "seed": int,
@@ -77,7 +77,7 @@ _REQUEST_FIELDS_BY_KIND: dict[str, dict[str, Kind]] = {
     },
     MAP: {"model": str, "folder": str},
 }
-_RESULT_FIELDS: dict[str, Kind] = {"classes": list, "images": list, "operating_point": object}
+_RESULT_FIELDS: dict[str, JsonType] = {"classes": list, "images": list, "operating_point": object}
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name given by the user, or else that of the request."""
+        """Name chosen by the user, or else the name in the request."""
         try:
-            return str(_read(self.folder / "name.json")["name"])
+            return str(_read_job_file(self.folder / "name.json")["name"])
         except FileNotFoundError:
             pass
         except (OSError, DamagedFileError) as error:
@@ -105,8 +105,8 @@ class Job:
     def rename(self, name: str) -> None:
         """Set the name of the job."""
         name = " ".join(name.split())
-        if not 0 < len(name) <= _MAX_NAME:
-            raise ValueError(f"the name must have 1 to {_MAX_NAME} characters")
+        if not 0 < len(name) <= _MAX_NAME_LENGTH:
+            raise ValueError(f"the name must have 1 to {_MAX_NAME_LENGTH} characters")
         write_checked_json(self.folder / "name.json", {"name": name})
 
     def delete(self) -> None:
@@ -160,7 +160,7 @@ class Job:
         the file is unreadable, the state is "failed".
         """
         try:
-            return dict(_read(self.folder / "state.json"))
+            return dict(_read_job_file(self.folder / "state.json"))
         except FileNotFoundError:
             if self.model_file.exists():  # the state was lost after the job had started
                 lost = "the record of the progress is lost: resume the training"
@@ -175,15 +175,15 @@ class Job:
                 "error": f"{error}, or resume the training",
             }
 
-    def end_run(self, run: int, state: str, error: str = "") -> None:
+    def end_run(self, run_number: int, state: str, error: str = "") -> None:
         """Set the state after a run, unless the job was cancelled or restarted in the meantime."""
         now = self.state()
-        if (now["state"], now["run"]) == (RUNNING, run):
-            self.set_state(state, run, error)
+        if (now["state"], now["run"]) == (RUNNING, run_number):
+            self.set_state(state, run_number, error)
 
-    def set_state(self, state: str, run: int, error: str = "") -> None:
+    def set_state(self, state: str, run_number: int, error: str = "") -> None:
         """Write the state of the job, with the number of its run and the current time."""
-        content = {"state": state, "run": run, "at": time.time(), "error": error}
+        content = {"state": state, "run": run_number, "at": time.time(), "error": error}
         write_checked_json(self.folder / "state.json", content)
 
     def progress(self) -> list[Json]:
@@ -222,20 +222,21 @@ class Job:
         """Return the last lines of the worker's output."""
         path = self.folder / "log.txt"
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
+        return "\n".join(text.strip().splitlines()[-_N_LOG_LINES:])
 
 
-def _read(path: Path) -> Json:
-    return _read_cached(path, *stat_signature(path))
+def _read_job_file(path: Path) -> Json:
+    """Read a JSON file of a job; the content is cached until the file changes."""
+    return _read_fields_cached(path, *stat_signature(path))
 
 
 @lru_cache(maxsize=20_000)
-def _read_cached(path: Path, *version: int) -> Json:
+def _read_fields_cached(path: Path, *signature: int) -> Json:
     return read_fields(path, _FILE_FIELDS[path.name])
 
 
 @lru_cache(maxsize=10_000)
-def _read_summary(path: Path, *version: int) -> Json:
+def _read_summary(path: Path, *signature: int) -> Json:
     request = Job(path.parent).request
     copied = ("kind", "name", "data", "parent", "made", "regions", "model", "mpp")
     return {name: request.get(name) for name in copied} | {
@@ -332,6 +333,8 @@ class JobQueue:
 
     def count_ahead(self, job: Job) -> int:
         """Return the number of jobs that run before `job`."""
+        if job.id not in self._active:  # lists of finished jobs are long, and priorities read files
+            return 0
         ids = [other.id for other in sorted(self._jobs(), key=_priority)]
         return ids.index(job.id) if job.id in ids else 0
 
@@ -373,6 +376,7 @@ class JobQueue:
                 warn_once(f"the state of the trainings cannot be checked: {error}")
 
     def _update_jobs(self) -> None:
+        """Update the states of all jobs; start the next one, or stop a map if a training waits."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -395,6 +399,7 @@ class JobQueue:
             job.end_run(job.state()["run"], WAITING)
 
     def _update_state(self, job: Job) -> None:
+        """Store the failure of a job whose worker has died; remove an ended job from the queue."""
         process = self._processes.get(job.id)
         is_dead = process.poll() is not None if process else _is_orphaned(job)
         state = job.state()  # read after the check: a worker writes its last state, then ends
@@ -458,10 +463,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
 
 
-def _failure_reason(job: Job, code: int | None) -> str:
-    if code is None:
+def _failure_reason(job: Job, exit_code: int | None) -> str:
+    if exit_code is None:
         return "The work was interrupted: the computer or the process was stopped."
     message = "The worker process ended unexpectedly"
-    if code < 0:
-        message += f" (signal {-code}; 9 often means that memory ran out)"
+    if exit_code < 0:
+        message += f" (signal {-exit_code}; 9 often means that memory ran out)"
     return f"{message}. All finished steps are stored.\n{job.log_tail()}".strip()

@@ -14,7 +14,7 @@ both), M misses (only in true regions) and A false alarms (only in detected regi
 
 Tiles form a deep-zoom pyramid, read from the image files. Level 0 is the whole image in one tile;
 every further level has twice the resolution, up to that of the image. Tiles are squares of
-TILE_SIDE pixels, or smaller at the right and lower edges.
+TILE_PX pixels, or smaller at the right and lower edges.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from ..utils.progress import Callback, no_callback
 from ..utils.text_io import write_checked_json
 from .datasets import DatasetSettings
 from .schema import Json, OverlapCounts
-from .workspace import DamagedFileError, Kind, read_fields, short_id, warn_once
+from .workspace import DamagedFileError, JsonType, read_fields, short_id, warn_once
 
-_MAX_OUTLINES = 400
+_MAX_OUTLINES = 400  # of regions in an image
 _FORMAT_VERSION = 8  # of the stored files; increase it when their content changes
-_PREDICTION_FIELDS: dict[str, Kind] = {
+_PREDICTION_FIELDS: dict[str, JsonType] = {
     "answer": object,
     "is_uncertain": bool,
     "score": object,
@@ -182,11 +182,10 @@ def load_map(folder: Path, record: ImageRecord, mpp: float | None = None) -> Pat
         raise ValueError(f"{error}: open the image again to compute a new map") from error
 
 
-def _check_has_map(folder: Path, record: ImageRecord, mpp: float | None) -> Json:
+def _check_has_map(folder: Path, record: ImageRecord, mpp: float | None) -> None:
     prediction = load_prediction(folder, record, mpp)
     if prediction is None or prediction["grid"] is None:
         raise KeyError("this image has no patch map yet")
-    return prediction
 
 
 # --- changed decision threshold -------------------------------------------------------------------
@@ -199,7 +198,7 @@ def apply_threshold(
 
     Parameters
     ----------
-    model : model with another threshold than in the stored prediction
+    model : model, whose threshold may differ from that of the stored prediction
     stored : prediction as returned by `load_prediction`
     patch_map : stored patch map; None if there is none
     path : image file
@@ -225,10 +224,10 @@ def apply_threshold(
     )
 
 
-def _prediction_file(folder: Path, record: ImageRecord, kind: str) -> Path:
+def _prediction_file(folder: Path, record: ImageRecord, suffix: str) -> Path:
     """Return the path of the stored prediction ("json") or patch map ("npz") of an image."""
     part = f"-{short_id(repr(record.region_of_interest))}" if record.region_of_interest else ""
-    return folder / f"{output_key(record.path)}{part}.{kind}"
+    return folder / f"{output_key(record.path)}{part}.{suffix}"
 
 
 def render_map(
@@ -268,7 +267,7 @@ def region_outlines(patch_map: PatchMap, class_index: int, min_patches: int) -> 
 # --- difference of two maps -----------------------------------------------------------------------
 
 
-_UNCHANGED_COLOUR = (135, 149, 161, 70)  # grey, weak
+_UNCHANGED_COLOUR = (135, 149, 161, 70)  # translucent grey (RGBA)
 
 
 @dataclass(frozen=True)
@@ -277,13 +276,13 @@ class MapDifference:
 
     Attributes
     ----------
-    before, after : (n_rows, n_columns), classes in the first and second map, as indices into
-        `classes`, or NO_TISSUE
+    first : (n_rows, n_columns), classes in the first map, as indices into `classes`, or NO_TISSUE
+    second : (n_rows, n_columns), classes in the second map, likewise
     classes : class names
     """
 
-    before: NDArray[np.int16]
-    after: NDArray[np.int16]
+    first: NDArray[np.int16]
+    second: NDArray[np.int16]
     classes: tuple[str, ...]
 
     @classmethod
@@ -297,47 +296,48 @@ class MapDifference:
             )
         order = np.array([first.classes.index(name) for name in second.classes], np.int16)
         nearest = _nearest_classes(first, second)
-        after = np.where(nearest == NO_TISSUE, NO_TISSUE, order[nearest]).astype(np.int16)
-        return cls(first.predicted_classes, after, first.classes)
+        reordered = np.where(nearest == NO_TISSUE, NO_TISSUE, order[nearest]).astype(np.int16)
+        return cls(first.predicted_classes, reordered, first.classes)
 
     @property
     def is_compared(self) -> NDArray[np.bool_]:
         """Mask (n_rows, n_columns) of the patches that are tissue in both maps."""
-        both: NDArray[np.bool_] = (self.before != NO_TISSUE) & (self.after != NO_TISSUE)
+        both: NDArray[np.bool_] = (self.first != NO_TISSUE) & (self.second != NO_TISSUE)
         return both
 
     def count_changes(self) -> list[list[int]]:
-        """Return the number of compared patches, by class in the first map and the second map.
+        """Return the number of compared patches for each pair of classes.
 
         Rows are classes of the first map, columns those of the second.
         """
         n, compared = len(self.classes), self.is_compared
-        pairs = self.before[compared].astype(np.int64) * n + self.after[compared]
+        pairs = self.first[compared].astype(np.int64) * n + self.second[compared]
         table: list[list[int]] = np.bincount(pairs, minlength=n * n).reshape(n, n).tolist()
         return table
 
     @property
     def n_tissue_mismatches(self) -> int:
         """Number of patches that are tissue in only one of the maps."""
-        return int(((self.before != NO_TISSUE) ^ (self.after != NO_TISSUE)).sum())
+        return int(((self.first != NO_TISSUE) ^ (self.second != NO_TISSUE)).sum())
 
     def render(self, class_colours: Mapping[str, str] | None = None) -> NDArray[np.uint8]:
         """Return the difference as an RGBA image with one pixel per patch.
 
-        Patches of another class in the second map have the colour of this class; others are grey.
+        Patches whose class differs have the colour of their class in the second map; other patches
+        are grey.
 
         Parameters
         ----------
         class_colours : colours as #rrggbb by class name, in place of the defaults
         """
-        pixels = np.zeros((*self.before.shape, 4), np.uint8)
+        pixels = np.zeros((*self.first.shape, 4), np.uint8)
         compared = self.is_compared
         pixels[compared] = _UNCHANGED_COLOUR
-        changed = compared & (self.before != self.after)
-        pixels[changed, :3] = COLOURS[self.after[changed] % len(COLOURS)].astype(np.uint8)
+        changed = compared & (self.first != self.second)
+        pixels[changed, :3] = COLOURS[self.second[changed] % len(COLOURS)].astype(np.uint8)
         for index, name in enumerate(self.classes):
             if class_colours and name in class_colours:
-                pixels[changed & (self.after == index), :3] = list(
+                pixels[changed & (self.second == index), :3] = list(
                     bytes.fromhex(class_colours[name][1:])
                 )
         pixels[changed, 3] = 255
@@ -370,7 +370,7 @@ def _nearest_indices(
 ) -> NDArray[np.int64]:
     """Return the index of the nearest grid row or column of each centre, possibly out of range.
 
-    `start` is `grid.top` for rows, `grid.left` for columns; lengths are in level-0 pixels.
+    `centres` are level-0 coordinates; `start` is `grid.top` for rows and `grid.left` for columns.
     """
     position = (centres - start - grid.patch_side / 2) / grid.step
     return np.floor(position + 0.5).astype(np.int64)
@@ -431,7 +431,10 @@ def pooled_overlap(
 
 
 def mask_outlines(record: ImageRecord, size: tuple[int, int]) -> list[list[float]]:
-    """Return the outlines of the regions in a mask as rings [x, y, x, y, …] in level-0 pixels."""
+    """Return the outlines of the regions in a mask as rings [x, y, x, y, …] in level-0 pixels.
+
+    `size` is the (width, height) of the image.
+    """
     side = max(1.0, max(size) / _MAX_MASK_CELLS)
     x, y = np.meshgrid(*(np.arange(0, length, side) for length in size))
     is_region = region_coverage(record, "").coverage(x, y, side) >= MIN_OVERLAP
@@ -442,15 +445,18 @@ def mask_outlines(record: ImageRecord, size: tuple[int, int]) -> list[list[float
     ]
 
 
-TILE_SIDE = 512
-_THUMBNAIL_SIDE = 220
-_TILE_BYTES = 96 * 2**20  # encoded tiles
-_PIXEL_BYTES = 768 * 2**20  # open images
+# --- tiles and thumbnails -------------------------------------------------------------------------
+
+
+TILE_PX = 512
+_THUMBNAIL_PX = 220
+_MAX_TILE_BYTES = 96 * 2**20  # of cached encoded tiles
+_MAX_IMAGE_BYTES = 768 * 2**20  # of cached open images
 
 
 def count_levels(size: tuple[int, int]) -> int:
     """Return the number of levels of the tile pyramid of an image of this (width, height)."""
-    return max(0, (max(size) - 1).bit_length() - (TILE_SIDE - 1).bit_length()) + 1
+    return max(0, (max(size) - 1).bit_length() - (TILE_PX - 1).bit_length()) + 1
 
 
 class TileCache:
@@ -459,8 +465,8 @@ class TileCache:
     def __init__(self, folder: Path) -> None:
         """Create the caches; thumbnails are stored in `folder`."""
         self._folder = folder
-        self._sources: LRUCache[ImageSource] = LRUCache(_PIXEL_BYTES)
-        self._tiles: LRUCache[bytes] = LRUCache(_TILE_BYTES)
+        self._sources: LRUCache[ImageSource] = LRUCache(_MAX_IMAGE_BYTES)
+        self._tiles: LRUCache[bytes] = LRUCache(_MAX_TILE_BYTES)
         self._locks = LocksByKey()
 
     def open(self, record: ImageRecord) -> ImageSource:
@@ -500,7 +506,7 @@ class TileCache:
         with self._locks.acquire((path.name,)):  # two threads must not write the same file
             if not path.is_file():
                 with open_image(record.path, record.mpp) as source:
-                    data = encode_jpeg(source.thumbnail(_THUMBNAIL_SIDE))
+                    data = encode_jpeg(source.thumbnail(_THUMBNAIL_PX))
                 with atomic_write(path) as partial:
                     partial.write_bytes(data)
         return path
@@ -517,11 +523,10 @@ def _tile_key(record: ImageRecord, *position: int) -> Key:
 def _read_tile(source: ImageSource, level: int, column: int, row: int) -> NDArray[np.uint8]:
     count = count_levels(source.size)
     factor = 2 ** (count - 1 - level) if 0 <= level < count else 0
-    x, y = column * TILE_SIDE * factor, row * TILE_SIDE * factor
+    x, y = column * TILE_PX * factor, row * TILE_PX * factor
     if not (factor and 0 <= x < source.size[0] and 0 <= y < source.size[1]):
         raise KeyError("the tile does not exist")
     width, height = (
-        min(TILE_SIDE * factor, side - start)
-        for side, start in zip(source.size, (x, y), strict=True)
+        min(TILE_PX * factor, side - start) for side, start in zip(source.size, (x, y), strict=True)
     )
     return source.read(x, y, width, height, float(factor))

@@ -25,7 +25,7 @@ from .workspace import DataFolders, UserWorkspace, short_id
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """Properties of a model that decide whether it fits images, or compares with another model.
+    """Properties of a model, compared with those of images or of another model.
 
     Attributes
     ----------
@@ -34,7 +34,8 @@ class ModelProfile:
     training_set : id of the data set that the model was trained on; for an imported model, the id
         of its job
     classes : class names
-    mpp : µm per pixel at which the model works, or of its training images; None if unknown
+    mpp : µm per pixel to which the model resamples images, or else of its training images; None if
+        unknown
     features : patch features
     patch_px : side of a patch in pixels
     tuning : description of changes to the decision after training
@@ -117,7 +118,7 @@ def _mpp_text(profile: ModelProfile) -> str:
 # --- imported models ------------------------------------------------------------------------------
 
 
-_MAX_BYTES = 512 * 2**20
+_MAX_FILE_BYTES = 512 * 2**20
 _IMPORT_LOCK = threading.Lock()  # serialises imports, as two could write the same file
 
 
@@ -136,8 +137,8 @@ def import_model(
     path = folders.find(folder_index, relative_path)
     if path.suffix.lower() != SUFFIX or not path.is_file():
         raise ValueError(f"{path.name}: is not a model. Model files end in {SUFFIX}")
-    if path.stat().st_size > _MAX_BYTES:
-        max_megabytes = _MAX_BYTES // 2**20
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        max_megabytes = _MAX_FILE_BYTES // 2**20
         raise ValueError(
             f"{path.name}: is larger than {max_megabytes} MB, the maximum on this page. Use the "
             "command line"
@@ -157,12 +158,12 @@ def _import_file(job: Job, path: Path) -> None:
     """Copy a model file to the folder of a job, check the copy, and write the job's request."""
     with atomic_write(job.model_file) as partial:
         shutil.copyfile(path, partial)
-    model = _load_copy(job.model_file, path.name)
+    model = _load_model_copy(job.model_file, path.name)
     job.set_state(DONE, 0)
     write_checked_json(job.folder / "job.json", _imported_model_request(path, model))
 
 
-def _load_copy(copy: Path, name: str) -> Model:
+def _load_model_copy(copy: Path, name: str) -> Model:
     try:
         return load_model(copy)
     except (ValueError, OSError, ImportError, MemoryError) as error:

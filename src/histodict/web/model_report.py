@@ -17,7 +17,7 @@ import numpy as np
 
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.threshold import TUNED_IMAGES_NOTE, describe_tuning
-from ..evaluation.measures import OVERLAPS
+from ..evaluation.measures import OVERLAP_METRICS
 from ..explain.patch_sample import PatchSample
 from ..images.pixel_size import PixelSize, size_warnings
 from ..metrics.intervals import (
@@ -42,7 +42,7 @@ from ..reports.model_card import describe_model
 from ..utils.text_io import pluralize
 from .jobs import Job
 from .maps import apply_threshold, load_map, load_or_compute, pooled_overlap
-from .patch_explanation import NO_TISSUE_HERE
+from .patch_explanation import NO_TISSUE_MESSAGE
 from .schema import (
     AccuracyDifference,
     ClassScore,
@@ -51,13 +51,13 @@ from .schema import (
     CorrectionStatus,
     Interval,
     Json,
-    PreviousModel,
+    ParentComparison,
     ScoreSummary,
     UsedCorrection,
 )
 from .training import manifest_from_request
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]]  # test images with their predictions
 
 
 def summarize_scores(
@@ -121,7 +121,7 @@ def _overlap_intervals(rows: Rows, min_patches: float) -> dict[str, Interval | N
         return {}
     tables = np.array([[*counts[index], 0] for counts in overlaps if counts])
     repeat = Repeat(np.full(len(tables), "image"), patients, tables)
-    return {name: _bootstrap_interval(metric, repeat) for name, metric in OVERLAPS.items()}
+    return {name: _bootstrap_interval(metric, repeat) for name, metric in OVERLAP_METRICS.items()}
 
 
 def _bootstrap_interval(metric: Metric, repeat: Repeat) -> Interval | None:
@@ -135,7 +135,7 @@ def _bootstrap_interval(metric: Metric, repeat: Repeat) -> Interval | None:
 
 
 def describe_interval(interval: Interval | None) -> str:
-    """Return a text with a confidence interval, or with the reason why there is none."""
+    """Format a confidence interval, or the reason why there is none."""
     if interval is None:
         return "no interval, too few patients"
     return f"95 % interval by patient {interval['low']:.2f} to {interval['high']:.2f}"
@@ -149,7 +149,7 @@ def accuracy_difference(
 ) -> AccuracyDifference | None:
     """Return the increase in accuracy from the parent model, with its interval.
 
-    It is None if there are too few patients.
+    Return None if there are too few patients.
 
     Parameters
     ----------
@@ -167,16 +167,16 @@ def accuracy_difference(
     return {"value": comparison.difference, "low": comparison.low, "high": comparison.high}
 
 
-_N_EXAMPLES = 6
+_N_EXAMPLES = 6  # images with maps in the report
 _UNTESTED = "none: the accuracy is unknown"
-_USAGE: dict[CorrectionStatus, str] = {
+_STATUS_LABELS: dict[CorrectionStatus, str] = {
     "learnt": "used for training",
     "truth": "used as true labels of test images",
     "unused": "not used, as the patient is in the test set",
     "left out": "excluded images",
     "gone": "of missing images",
 }
-_N_ATOMS = 8  # of each class, shown with the patches that use them
+_MAX_SHOWN_ATOMS = 8  # of each class, shown with the patches that use them
 
 
 def model_card(
@@ -188,8 +188,8 @@ def model_card(
     ----------
     model : model at its current threshold
     header : header of the model file
-    request : request of its job
-    results : results of its job; None if there are none
+    request : training request of the model
+    results : results of the test images; None if there are none
     """
     rows = results["images"] if results else []
     n_tested = len({row["patient"] for row in rows if row["answer"] is not None})
@@ -209,9 +209,11 @@ def model_card(
 
 
 def _corrections_text(corrections: Sequence[UsedCorrection]) -> str:
-    """Return a text with the number of corrections for each effect on the training."""
+    """Describe the number of corrections for each effect on the training."""
     counts = Counter(c["use"] for c in corrections)
-    parts = [f"{counts[status]} {label}" for status, label in _USAGE.items() if counts[status]]
+    parts = [
+        f"{counts[status]} {label}" for status, label in _STATUS_LABELS.items() if counts[status]
+    ]
     return f"{len(corrections)} by the user: {', '.join(parts)}" if parts else "none"
 
 
@@ -233,7 +235,10 @@ class StoredPredictions:
     model: Model
 
     def load(self, image: str, changed_model: Model) -> Prediction:
-        """Return the prediction of an image (id), with map, at the threshold of `changed_model`."""
+        """Return the prediction of an image (id), with map, at the threshold of `changed_model`.
+
+        It is computed if it is not stored.
+        """
         record = self.records[image]
         stored = load_or_compute(self.model, record, self.folder, self.mpp)
         patch_map = load_map(self.folder, record, self.mpp)
@@ -241,7 +246,7 @@ class StoredPredictions:
 
 
 def pixel_size_warnings(model: Model, rows: list[Json]) -> list[str]:
-    """Return warnings about pixel sizes of test images: unknown, or not as in training."""
+    """Return warnings about pixel sizes of test images that are unknown or differ from training."""
     # Images without a prediction have no pixel size.
     sizes = [PixelSize(row["mpp"], row["mpp_from"]) for row in rows if "mpp_from" in row]
     return size_warnings(sizes, model.model_.mpp_, model.recipe.mpp)
@@ -255,8 +260,8 @@ def write_report(
     stored_predictions: StoredPredictions,
     atom_patches: list[Json],
     *,
-    untuned: Mapping[str, Any] | None = None,
-    selection: str = "",
+    untuned_results: Mapping[str, Any] | None = None,
+    selection_note: str = "",
 ) -> None:
     """Write the HTML report of a model.
 
@@ -268,17 +273,18 @@ def write_report(
     results : results at the current threshold
     stored_predictions : stored predictions of the test images
     atom_patches : patches of the most used atoms, from `top_atom_patches`
-    untuned : results as trained, if the threshold was chosen on the test images
-    selection : text of `selection_warning`
+    untuned_results : results at the trained threshold, if the threshold was then chosen on the test
+        images; otherwise None
+    selection_note : warning from `selection_warning`
     """
     rows = rows_with_prediction(results)
     counts = confusion_table(model.class_names_, rows) if rows else []
     content = {
         "title": f"Model report: {' / '.join(model.class_names_)}",
-        "facts": _score_rows(model, rows_with_prediction(untuned or results)),
-        "tuned": [] if untuned is None else _score_rows(model, rows, is_tuned=True),
+        "facts": _score_rows(model, rows_with_prediction(untuned_results or results)),
+        "tuned": [] if untuned_results is None else _score_rows(model, rows, is_tuned=True),
         "tuned_note": TUNED_IMAGES_NOTE,
-        "selection": selection,
+        "selection": selection_note,
         "few": summarize_scores(model.class_names_, rows)["few_patients"],
         "classes": model.class_names_,
         "card": card,
@@ -291,7 +297,7 @@ def write_report(
         "examples": _example_images(model, rows, stored_predictions),
         "warnings": pixel_size_warnings(model, rows),
         "failed": [
-            (row["name"], row.get("failure", NO_TISSUE_HERE))
+            (row["name"], row.get("failure", NO_TISSUE_MESSAGE))
             for row in results["images"]
             if row["answer"] is None
         ],
@@ -312,19 +318,19 @@ def selection_warning(n_models: int) -> str:
 def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> list[Json]:
     """Return scores with intervals by patient, as objects with "name" and "value".
 
-    Sensitivity and specificity are included for two classes, Dice and IoU for models of regions.
-    If `is_tuned`, a note says that the threshold was chosen on these images.
+    Sensitivity and specificity are included for two classes, Dice and IoU for models that find
+    regions. If `is_tuned`, a note says that the threshold was chosen on these images.
     """
     classes = model.class_names_
     labels, predictions = ([row[key] for row in rows] for key in ("label", "answer"))
     missing = [name for name in classes if name not in labels]
-    point = (
+    min_patches = (
         model.decision_threshold.value if model.finds_regions and model.decision_threshold else None
     )
-    intervals = summarize_scores(classes, rows, point)
+    intervals = summarize_scores(classes, rows, min_patches)
     scores: Json = {}
-    if point is not None and rows:
-        scores |= _overlap_score_rows(model, rows, intervals, point)
+    if min_patches is not None and rows:
+        scores |= _overlap_score_rows(model, rows, intervals, min_patches)
     if rows and missing:
         scores["balanced accuracy: no test image of class " + " or ".join(missing)] = "not known"
     elif rows:
@@ -352,9 +358,9 @@ def rows_with_prediction(results: Mapping[str, Any]) -> list[Json]:
 
 
 def _overlap_score_rows(
-    model: Model, rows: list[Json], scores: ScoreSummary, point: float
+    model: Model, rows: list[Json], scores: ScoreSummary, min_patches: float
 ) -> dict[str, str]:
-    fractions = pooled_overlap([row.get("overlap") for row in rows], point)
+    fractions = pooled_overlap([row.get("overlap") for row in rows], min_patches)
     if fractions is None:
         return {}
     label = f"overlap with the true regions of {model.class_names_[1]}, by patches"
@@ -366,7 +372,7 @@ def _overlap_score_rows(
 
 
 def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str, list[int]]]:
-    """Return, for each true label, the label and its number of predictions of each class.
+    """Return (true label, number of predictions of each class) for each true label.
 
     Labels that are not classes of the model come last.
     """
@@ -379,7 +385,10 @@ def confusion_table(classes: Sequence[str], rows: list[Json]) -> list[tuple[str,
 
 
 def patient_errors(rows: list[Json]) -> list[Json]:
-    """Return number of images and names of wrong predictions per patient, most errors first."""
+    """Return the number of images and the names of those predicted wrongly for each patient.
+
+    Patients with most errors come first.
+    """
     n_images = Counter(row["patient"] for row in rows)
     wrong: dict[str, list[str]] = {patient: [] for patient in sorted(n_images)}
     for row in rows:
@@ -389,16 +398,16 @@ def patient_errors(rows: list[Json]) -> list[Json]:
     return [{"patient": p, "n_images": n_images[p], "wrong": names} for p, names in entries]
 
 
-def _roc_svg(model: Model, rows: list[Json], point: Mapping[str, Any] | None) -> str:
+def _roc_svg(model: Model, rows: list[Json], operating_point: Mapping[str, Any] | None) -> str:
     from ..reports.html import roc_curves_svg
 
     is_positive = np.array([row["label"] == model.class_names_[-1] for row in rows])
-    if point is None or len(set(is_positive.tolist())) < 2:
+    if operating_point is None or len(set(is_positive.tolist())) < 2:
         return ""
     values = np.array([row["value"] for row in rows], np.float64)
-    sign = 1.0 if point.get("higher_is_positive", True) else -1.0
+    sign = 1.0 if operating_point.get("higher_is_positive", True) else -1.0
     # Regions count from the threshold on, the other values only above it.
-    threshold = point["value"] - 0.5 if point["kind"] == "patches" else point["value"]
+    threshold = operating_point["value"] - 0.5 * (operating_point["kind"] == "patches")
     curve = roc_curve(is_positive, sign * values, positive=True, threshold=sign * threshold)
     return roc_curves_svg("roc", {"the model": curve})
 
@@ -417,7 +426,7 @@ def top_atom_patches(
     """Return the most used atoms, with the training patches in which their weight is largest."""
     if gallery is None or model.model_.atoms() is None:
         return []
-    found = AtomReportData.from_model(model, gallery, training_images.records, _N_ATOMS)
+    found = AtomReportData.from_model(model, gallery, training_images.records, _MAX_SHOWN_ATOMS)
     return atom_rows(
         found,
         training_images.records,
@@ -426,7 +435,7 @@ def top_atom_patches(
 
 
 def training_image_name(training_images: Manifest, record: ImageRecord) -> str:
-    """Return the displayed name of a training image; all crops of rectangles share one name."""
+    """Return the displayed name of a training image; all cropped rectangles have the same name."""
     return (
         training_images.name(record)
         if record.path.is_relative_to(training_images.root)
@@ -464,7 +473,7 @@ def _example_images(
 
 
 def applied_corrections(request: Json) -> list[UsedCorrection]:
-    """Return the corrections in the request of a training, each with its effect on it."""
+    """Return the corrections in a training request, each with its effect on the training."""
     tested = set(request["test_patients"])
     manifest = manifest_from_request(request)
     images = {manifest.name(r): r for r in manifest.records[: request["n_images"]]}
@@ -482,41 +491,39 @@ def applied_corrections(request: Json) -> list[UsedCorrection]:
     return [c | {"use": status_of(c)} for c in request["corrections"]]
 
 
-def compare_with_parent(job: Job, results: Json | None, parent: Job) -> PreviousModel | None:
+def compare_with_parent(job: Job, results: Json | None, parent: Job) -> ParentComparison | None:
     """Return the comparison of a training with its parent; None if either has no results."""
-    earlier = parent.results()
-    if results is None or earlier is None:
+    parent_results = parent.results()
+    if results is None or parent_results is None:
         return None
-    masks, earlier_masks = _mask_paths(job), _mask_paths(parent)
-    earlier_rows = {row["image"]: row for row in earlier["images"]}
-    common = [row for row in results["images"] if row["image"] in earlier_rows]
+    masks, parent_masks = _mask_paths(job), _mask_paths(parent)
+    parent_rows = {row["image"]: row for row in parent_results["images"]}
+    common = [row for row in results["images"] if row["image"] in parent_rows]
     rows = [
         _compare_rows(
-            row,
-            earlier_rows[row["image"]],
-            masks.get(row["name"]) == earlier_masks.get(row["name"]),
+            row, parent_rows[row["image"]], masks.get(row["name"]) == parent_masks.get(row["name"])
         )
         for row in common
     ]
     return {
         "id": parent.id,
         "name": parent.name,
-        "operating_point": earlier["operating_point"],
+        "operating_point": parent_results["operating_point"],
         "images": rows,
         "difference": accuracy_difference(rows, [row["patient"] for row in common]),
     }
 
 
-def _compare_rows(row: Json, earlier: Json, has_same_mask: bool) -> ComparedImage:
+def _compare_rows(row: Json, parent_row: Json, has_same_mask: bool) -> ComparedImage:
     return {
         "image": row["image"],
         "name": row["name"],
         "label": row["label"],
-        "label_before": earlier["label"],
+        "label_before": parent_row["label"],
         "answer": row["answer"],
-        "answer_before": earlier["answer"],
+        "answer_before": parent_row["answer"],
         "overlap": row.get("overlap"),
-        "overlap_before": earlier.get("overlap") if has_same_mask else None,
+        "overlap_before": parent_row.get("overlap") if has_same_mask else None,
     }
 
 

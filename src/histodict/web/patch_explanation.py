@@ -23,8 +23,9 @@ from ..patches.rendering import magnify, png_data_uri, render_vector
 from ..utils.cache import Key, LRUCache
 from .schema import Json
 
-_N_ATOMS = 8
-NO_TISSUE_HERE = "No tissue found here: background, or unstained mucin or lumen"
+_MAX_SHOWN_ATOMS = 8
+NO_TISSUE_MESSAGE = "No tissue found here: background, or unstained mucin or lumen"
+# Tissue mask of a chunk's patches (rows, columns), and features of tissue patches (n, n_features).
 ChunkFeatures = tuple[NDArray[np.bool_], NDArray[np.float32]]
 
 
@@ -32,11 +33,11 @@ class CachedPreparedImage(PreparedImage):
     """Prepared image that caches the features of its chunks."""
 
     def set_cache(self, cache: LRUCache[ChunkFeatures], key: Key) -> None:
-        """Set the cache, which other images share, and the key of this image in it."""
+        """Set the cache, which all images share, and the key of this image."""
         self._feature_cache, self._key = cache, key
 
     def chunk_features(self, grid: PatchGrid, rows: slice, columns: slice) -> ChunkFeatures:
-        """Return tissue mask and features of a chunk of the grid; compute them if not cached."""
+        """Return tissue mask and features of a part of the grid; compute them if not cached."""
         make = super().chunk_features
 
         def compute() -> tuple[ChunkFeatures, int]:
@@ -112,7 +113,7 @@ def _exclusion_reason(
     quality = prepared_image.quality
     if quality is not None and not quality.is_usable(*centre):
         return "This tissue is excluded: it is blurred, folded or under pen marks."
-    return f"{NO_TISSUE_HERE}. Patches without tissue are excluded."
+    return f"{NO_TISSUE_MESSAGE}. Patches without tissue are excluded."
 
 
 def _patch_vector(
@@ -160,17 +161,17 @@ def _decompose_patch(
     code: csr_array,
     distances: NDArray[np.float64],
 ) -> Json:
-    """Return, as JSON, the distance and reconstruction of each class, and the most used atoms.
+    """Return distance and reconstruction of a vector per class, and the most used atoms, as JSON.
 
-    Methods whose atoms do not belong to classes have no reconstructions. `distances` are those of
-    the vector to the classes.
+    `distances` (n_classes,) are the distances of `vector` to the classes. There are no
+    reconstructions if `atoms` is None, because the atoms of the method do not belong to classes.
     """
     weights = code.toarray()[0]
     classes: list[Json] = [
         {"name": name, "residual": float(distance)}
         for name, distance in zip(names, distances, strict=True)
     ]
-    used = np.argsort(-np.abs(weights), kind="stable")[:_N_ATOMS]
+    used = np.argsort(-np.abs(weights), kind="stable")[:_MAX_SHOWN_ATOMS]
     rows: list[Json] = [{"atom": int(k), "weight": float(weights[k])} for k in used if weights[k]]
     fields = {"classes": classes, "atoms": rows, "n_atoms_used": int(np.count_nonzero(weights))}
     if atoms is None:

@@ -39,7 +39,7 @@ from ..utils.cache import Key, LRUCache
 from ..utils.files import file_key
 from ..utils.parallel import available_cores
 from ..utils.text_io import parse_json, shorten
-from ..utils.validation import check_kind
+from ..utils.validation import check_type
 from .annotation.quick_prediction import InteractiveImage, PatchFeatures
 from .dataset_checks import BackgroundChecks, excluded_image_names
 from .datasets import RECORD_BYTES, Dataset, DatasetIndexCache, find_dataset
@@ -52,8 +52,8 @@ from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
 QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "images", "explanations", "live"
 PREDICTIONS, DOWNLOADS = "predictions", "downloads"
-_MAX_QUICK = 16
-_MAX_LIVE = 2
+_MAX_QUICK = 16  # threads
+_MAX_LIVE = 2  # threads
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class ConcurrencyLimits:
 # --- requests -------------------------------------------------------------------------------------
 
 
-_MAX_BYTES = 64 * 1024  # of a JSON body
-_TOO_LARGE = (
+_MAX_BODY_BYTES = 64 * 1024  # of a JSON body
+_TOO_LARGE_MESSAGES = (
     "the file is too large: export fewer objects",
     "the request is too large: open files from the data folders instead of uploading them",
 )
@@ -214,12 +214,12 @@ class ApiRequest:
         if kind == "int" and isinstance(value, str) and name not in self.body:
             with suppress(ValueError):
                 value = int(value)
-        check_kind(name, value, kind)
+        check_type(name, value, kind)
         return value
 
     @cached_property
     def dataset(self) -> Dataset:
-        """Data set of the request; of an image in the request, only the folders are checked."""
+        """Data set of the request; with an image, only its folders are checked for changes."""
         image = self.path_parameters.get("image")
         return find_dataset(
             self.user, self.context.indexes, str(self.path_parameters["data"]), image
@@ -228,7 +228,7 @@ class ApiRequest:
     @cached_property
     def record(self) -> ImageRecord:
         """Manifest record of the image of the request, after a check of its path."""
-        return self.dataset.image(str(self.path_parameters["image"]))
+        return self.dataset.find_image(str(self.path_parameters["image"]))
 
     @property
     def image_id(self) -> str:
@@ -253,9 +253,9 @@ class ApiRequest:
         return self.context.models.get(key, lambda: LoadedModel.load(job))
 
     def model_at_threshold(self) -> Model:
-        """Return the job's model, with the decision threshold `point` of the query, if given."""
-        model, text = self.loaded_model.model, self.query.get("point")
-        return model if text is None else model.with_threshold(float(text))
+        """Return the job's model at the threshold "point" in the query (default: as trained)."""
+        model, threshold = self.loaded_model.model, self.query.get("point")
+        return model if threshold is None else model.with_threshold(float(threshold))
 
     def render_cached(self, key: Key, render: Callable[[], bytes]) -> bytes:
         """Return the encoded image or text with this cache key; call `render` if not cached."""
@@ -298,7 +298,7 @@ def endpoint(
     handler: Callable[..., Any],
     limit_name: str = QUICK,
     *,
-    max_bytes: int = _MAX_BYTES,
+    max_bytes: int = _MAX_BODY_BYTES,
     is_json: bool = True,
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return the Starlette endpoint of a handler, which runs on a thread.
@@ -360,7 +360,7 @@ async def _read_content(request: Request, max_bytes: int, is_json: bool) -> byte
             parts.append(part)
             n_bytes += len(part)
             if n_bytes > max_bytes:
-                raise ValueError(_TOO_LARGE[is_json])
+                raise ValueError(_TOO_LARGE_MESSAGES[is_json])
     return b"".join(parts)
 
 
@@ -374,7 +374,7 @@ def _parse_body(data: bytes) -> Json:
     return body
 
 
-def image_response(data: bytes, kind: str = "jpeg") -> Response:
+def image_response(data: bytes, image_format: str = "jpeg") -> Response:
     """Return a response with an encoded image (JPEG or PNG) that the browser caches for an hour."""
     headers = {"Cache-Control": "private, max-age=3600"}
-    return Response(data, media_type=f"image/{kind}", headers=headers)
+    return Response(data, media_type=f"image/{image_format}", headers=headers)

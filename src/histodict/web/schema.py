@@ -37,9 +37,9 @@ class UsedCorrection(Correction):
 
 
 class ComparedImage(TypedDict):
-    """True label, predicted label (`answer`) and overlap of regions of a test image.
+    """Test image: id, name, true label, predicted label and overlap of detected and true regions.
 
-    Fields that end in `_before` have the values for the parent model.
+    `answer` is the predicted label. Fields that end in `_before` are those of the parent model.
     """
 
     image: str
@@ -49,7 +49,7 @@ class ComparedImage(TypedDict):
     answer: str | None
     answer_before: str | None
     overlap: OverlapCounts | None
-    overlap_before: OverlapCounts | None  # None also if the mask has changed since
+    overlap_before: OverlapCounts | None  # None also if the models had different masks
 
 
 class MapState(TypedDict):
@@ -67,7 +67,7 @@ class MapState(TypedDict):
 
 
 class MapJob(TypedDict):
-    """Job that computes a patch map; `data`, `image` and `model` (of a training) are ids."""
+    """Job that computes a patch map; `data`, `image` and `model` (id of a training) are ids."""
 
     id: str
     name: str
@@ -89,7 +89,8 @@ class Interval(TypedDict):
 class ClassScore(TypedDict):
     """Number of correctly predicted test images of a class.
 
-    `interval` is that of their fraction; it is None if there are too few patients.
+    `interval` is the confidence interval of the fraction of correct predictions; None if there are
+    too few patients.
     """
 
     name: str
@@ -104,10 +105,10 @@ class ScoreSummary(TypedDict):
 
     Attributes
     ----------
-    classes : counts and interval of each class
-    balanced : interval of the balanced accuracy; None if it is unknown
+    classes : counts and interval of each class that has test images
+    balanced : confidence interval of the balanced accuracy; None if a class has too few patients
     few_patients : warning about classes with few patients; empty if there are none
-    overlap : intervals of "Dice" and "IoU", for models that find regions; otherwise empty
+    overlap : confidence intervals of "Dice" and "IoU" for models that find regions; otherwise empty
     """
 
     classes: list[ClassScore]
@@ -122,9 +123,10 @@ class AccuracyDifference(Interval):
     value: float
 
 
-class PreviousModel(TypedDict):
-    """Parent model of a training, compared on the images that both models were tested on.
+class ParentComparison(TypedDict):
+    """Comparison of a model with its parent model on the images that both were tested on.
 
+    `id`, `name` and `operating_point` (decision threshold) are those of the parent model.
     `difference` is None if there are too few patients for an interval.
     """
 

@@ -66,7 +66,7 @@ LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:@/\\?#\s]+))(?::([0-9]{1,5}))?")
 CSRF_HEADER = "x-histodict"
 TOKEN_NEEDED = "a token is needed: open the link that `histodict serve` printed for you"
-_HEADERS = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -105,7 +105,7 @@ class AuthMiddleware:
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -160,7 +160,7 @@ _SWITCH_INTERVAL = 0.001
 _GC_THRESHOLD = 20_000, 20, 20  # allocations and collections, see gc.set_threshold
 _GRACE_PERIOD = 1.0  # seconds for unfinished requests after a signal
 _MAX_SHUTDOWN = 4.0  # seconds after a signal until the process is ended
-_STATIC = Path(str(files(__package__) / "static"))
+_STATIC_FOLDER = Path(str(files(__package__) / "static"))
 
 
 def make_app(
@@ -177,7 +177,7 @@ def make_app(
     ----------
     folders : data folders that users may read
     workspace : folder for the users' data sets and trainings
-    users : names of the users; without any, there is a single user
+    users : names of the users; if empty, there is a single user
     accepts_remote_hosts : whether other machines may connect, under any host name
     demo : whether to offer a synthetic data set
     """
@@ -223,12 +223,12 @@ def _routes() -> list[BaseRoute]:
         *api_annotate.ROUTES,
         *api_viewer.COMPARE_ROUTES,
         *api_annotate.SUGGEST_ROUTES,
-        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/static", StaticFiles(directory=_STATIC_FOLDER)),
     ]
 
 
 async def _front_page(request: Request) -> Response:
-    return FileResponse(_STATIC / "index.html")
+    return FileResponse(_STATIC_FOLDER / "index.html")
 
 
 def _demo_folder(workspace: Path) -> Path:
@@ -249,10 +249,11 @@ def serve(
 
     Parameters
     ----------
-    folders : data folders that users may read; if empty, the current folder, unless `demo`
+    folders : data folders that users may read; if empty and `demo` is False, the current folder
     workspace : folder for the users' data sets and trainings
-    host, port : address to listen at
-    users : names of the users; without any, there is a single user
+    host : host name or IP address to listen at
+    port : port to listen at
+    users : names of the users; if empty, there is a single user
     demo : whether to offer a synthetic data set
     browser : whether to open the first user's link in a browser
 
@@ -262,17 +263,17 @@ def serve(
         If another server uses the workspace, or the server cannot start at this address.
     """
     folders = folders or ([] if demo else [Path()])
-    base = f"http://{'[::1]' if host == '::1' else host}:{port}/"
-    with lock_workspace(workspace.resolve(), base):
-        _limit_threads()
+    base_url = f"http://{'[::1]' if host == '::1' else host}:{port}/"
+    with lock_workspace(workspace.resolve(), base_url):
+        _configure_process()
         app = make_app(
             folders, workspace, users=users, accepts_remote_hosts=host not in LOCAL_NAMES, demo=demo
         )
         # Bind before printing a token: another user's server may listen at this address.
-        listener = _listen(host, port, base)
+        listener = _listen(host, port, base_url)
         workspaces: list[UserWorkspace] = app.state.users
         for user in workspaces:
-            link = f"{base}?token={user.token()}"
+            link = f"{base_url}?token={user.token()}"
             file = user.write_link(link)
             print(f"For {user.name if users else 'you'}: {link}", flush=True)
             if browser and user is workspaces[0]:
@@ -291,10 +292,10 @@ def serve(
         )
         server.run([listener])  # unlike `uvicorn.run`, it records the signal
         if not server.started:
-            raise OSError(f"the server could not start at {base}")
+            raise OSError(f"the server could not start at {base_url}")
 
 
-def _listen(host: str, port: int, base: str) -> socket.socket:
+def _listen(host: str, port: int, base_url: str) -> socket.socket:
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the protocol is named; without, small responses take 40 ms.
     listener = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -306,8 +307,8 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         return listener
     except (OSError, OverflowError) as error:
         listener.close()
-        message = f"the server could not start at {base}: {shorten(error)}. "
-        if _is_same_server(base):
+        message = f"the server could not start at {base_url}: {shorten(error).rstrip('.')}. "
+        if _is_same_server(base_url):
             message += "A histodict server with another workspace uses this address: open the link "
             message += "that it printed, or give another --port"
         else:
@@ -315,10 +316,10 @@ def _listen(host: str, port: int, base: str) -> socket.socket:
         raise OSError(message) from error
 
 
-def _is_same_server(base: str) -> bool:
-    """Return whether a histodict server runs at an address (URL)."""
+def _is_same_server(base_url: str) -> bool:
+    """Return whether a histodict server runs at this URL."""
     try:
-        with urllib.request.urlopen(base, timeout=2):
+        with urllib.request.urlopen(base_url, timeout=2):
             return False  # a histodict server requires a token
     except urllib.error.HTTPError as error:
         return error.code == 401 and error.read(len(TOKEN_NEEDED)) == TOKEN_NEEDED.encode()
@@ -326,8 +327,8 @@ def _is_same_server(base: str) -> bool:
         return False
 
 
-def _limit_threads() -> None:
-    """Limit numerical libraries to one thread and relax garbage collection.
+def _configure_process() -> None:
+    """Limit numerical libraries to one thread; change thread switching and garbage collection.
 
     Requests run concurrently, so one request does not need more than one core. Loaded modules are
     never collected, and image lists have thousands of objects: garbage collection at the default
@@ -361,14 +362,15 @@ class _Server(uvicorn.Server):
 # --- connections ----------------------------------------------------------------------------------
 
 
-_MAX_SECONDS = 20.0  # until a request is complete
-_MAX_WAITING = 100  # connections with an incomplete request
+_MAX_REQUEST_SECONDS = 20.0  # until a request is complete
+_MAX_INCOMPLETE_REQUESTS = 100
 
 
 class LimitedH11Protocol(H11Protocol):
-    """HTTP connection with limits on the time of a request and on incomplete requests."""
+    """HTTP connection with a time limit for each request and a limit on incomplete requests."""
 
-    _waiting: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}  # oldest first
+    # Timers of connections with an incomplete request, the oldest first.
+    _timers: ClassVar[dict[LimitedH11Protocol, asyncio.TimerHandle]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the request timer for the first request."""
@@ -382,7 +384,7 @@ class LimitedH11Protocol(H11Protocol):
         is_complete = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
         if is_complete or not has_begun:
             self._stop_timer()
-        elif self not in self._waiting:
+        elif self not in self._timers:
             self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -391,12 +393,12 @@ class LimitedH11Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _start_timer(self) -> None:
-        if len(self._waiting) >= _MAX_WAITING:
-            next(iter(self._waiting))._close_timed_out()
-        self._waiting[self] = self.loop.call_later(_MAX_SECONDS, self._close_timed_out)
+        if len(self._timers) >= _MAX_INCOMPLETE_REQUESTS:
+            next(iter(self._timers))._close_timed_out()
+        self._timers[self] = self.loop.call_later(_MAX_REQUEST_SECONDS, self._close_timed_out)
 
     def _stop_timer(self) -> None:
-        timer = self._waiting.pop(self, None)
+        timer = self._timers.pop(self, None)
         if timer is not None:
             timer.cancel()
 

@@ -1,4 +1,4 @@
-"""Requests of trainings: images, plan and test patients, which the worker process reads."""
+"""Training requests, which the worker process reads: images, plan and test patients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRESET_LABELS = {
     "paper": "As published: 20 x 20 pixel patches, 10,000 per class; slow",
     "regions": "Regions: predictions are smoothed over neighbouring patches",
 }
-# Presets that only the page has: the preset of the package that each changes, and the changes.
+# Presets of the page that change a preset of the package: its name, and the changed settings.
 _PRESET_CHANGES = {
     "quick": (
         "fast",
@@ -35,7 +35,7 @@ _PRESET_CHANGES = {
 }
 
 
-def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) -> Plan:
+def make_preset_plan(preset_name: str, method: str, *, finds_regions: bool = False) -> Plan:
     """Return the plan of a preset of the page.
 
     Settings of the preset that the method does not have are ignored.
@@ -44,12 +44,12 @@ def make_preset_plan(preset_name: str, method: str, *, regions: bool = False) ->
     ----------
     preset_name : key of `PRESET_LABELS`
     method : name of the method
-    regions : whether the model detects regions
+    finds_regions : whether the model detects regions
     """
     if preset_name not in PRESET_LABELS:
         raise ValueError(f"preset must be one of {sorted(PRESET_LABELS)}, not {preset_name!r}")
     base, changes = _PRESET_CHANGES.get(preset_name, (preset_name, {}))
-    plan = Plan.named(base, method, regions=regions)
+    plan = Plan.named(base, method, regions=finds_regions)
     known = {*plan.to_dict(), *plan.recipe.method_parameters}
     return plan.parse_settings({k: v for k, v in changes.items() if k in known})
 
@@ -61,21 +61,22 @@ class TrainingSettings:
     Attributes
     ----------
     plan : training plan
-    regions : class whose regions are detected; None to classify images
+    region_class : class whose regions are detected; None to classify images
     seed : random seed
-    test_folds : number of folds by patient; the first is the test set. 0 for no test
-    test_patients : patients of the test set; None to use a fold
+    test_folds : number of folds into which patients are divided; the first fold is the test set.
+        0 for no test set
+    test_patients : patients of the test set; None to use the first of `test_folds` folds
     """
 
     plan: Plan
-    regions: str | None
+    region_class: str | None
     seed: int
     test_folds: int = 0
     test_patients: Sequence[str] | None = None
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any]) -> TrainingSettings:
-        """Return the settings of the request of an earlier training, with its test patients."""
+        """Return the settings in the request of an earlier training, including test patients."""
         plan, patients = Plan.from_dict(request["recipe"]), request["test_patients"]
         return cls(plan, request["regions"], request["seed"], test_patients=patients)
 
@@ -88,15 +89,15 @@ class TrainingSettings:
         features = self.plan.recipe.features
         if ":" in features:  # names a file or a download, which the page must not choose
             raise ValueError(f"vectors {features!r} can be used from the command line only")
-        self.plan.build_model(region=self.regions)
-        if self.regions:
-            region_classes(manifest, self.regions)
+        self.plan.build_model(region=self.region_class)
+        if self.region_class:
+            region_classes(manifest, self.region_class)
 
     def select_test_patients(
-        self, manifest: Manifest, learn_from: Collection[str] = ()
+        self, manifest: Manifest, training_patients: Collection[str] = ()
     ) -> list[str]:
-        """Return the sorted test patients; none of them is in `learn_from`."""
-        free = [i for i, r in enumerate(manifest.records) if r.patient not in learn_from]
+        """Return the sorted test patients; none of them is in `training_patients`."""
+        free = [i for i, r in enumerate(manifest.records) if r.patient not in training_patients]
         others = manifest.select(free)
         if self.test_patients is not None:
             return sorted({*self.test_patients} & {*others.patients})
@@ -111,14 +112,14 @@ def make_training_request(dataset: Dataset, settings: TrainingSettings) -> Json:
     is_annotated = not dataset.is_labelled
     manifest = annotated_manifest(dataset) if is_annotated else training_manifest(dataset)
     settings.check(manifest)
-    if not settings.regions:
-        _check_positive(dataset, manifest)
+    if not settings.region_class:
+        _check_positive_class(dataset, manifest)
     n_images = len(manifest.records if is_annotated else relabelled_manifest(dataset).records)
     images, rectangles = manifest.select(range(n_images)), manifest.records[n_images:]
-    learn_from = {*dataset.settings.learn_from}
+    training_patients = {*dataset.settings.learn_from}
     if settings.test_patients is None:  # marked rectangles should be used for training
-        learn_from |= {record.patient for record in rectangles}
-    test_patients = settings.select_test_patients(images, learn_from)
+        training_patients |= {record.patient for record in rectangles}
+    test_patients = settings.select_test_patients(images, training_patients)
     _check_training_classes(manifest, test_patients)
     return {
         "kind": "train",
@@ -130,7 +131,7 @@ def make_training_request(dataset: Dataset, settings: TrainingSettings) -> Json:
         "positive": manifest.classes[1] if len(manifest.classes) == 2 else None,
         "mpp": dataset.settings.mpp,
         "recipe": settings.plan.to_dict(),
-        "regions": settings.regions,
+        "regions": settings.region_class,
         "seed": settings.seed,
         "test_patients": test_patients,
         "corrections": dataset.corrections(),
@@ -149,7 +150,7 @@ def _check_training_classes(manifest: Manifest, test_patients: Collection[str]) 
         )
 
 
-def _check_positive(dataset: Dataset, manifest: Manifest) -> None:
+def _check_positive_class(dataset: Dataset, manifest: Manifest) -> None:
     """Raise ValueError if there are two classes and it is unknown which one is positive."""
     found = positive_class_to_json(manifest.classes, dataset.settings.positive)
     if found is not None and found["how"] == "unknown":
@@ -182,7 +183,7 @@ def _annotation_file_from_json(fields: Json) -> AnnotationFile:
 
 
 def classes_from_request(request: Mapping[str, Any]) -> list[str]:
-    """Return the class names, in order, of the model that a request trains."""
+    """Return the class names, in order, of the model that is trained for a request."""
     manifest, region = manifest_from_request(request), request.get("regions")
     try:
         return manifest.classes if region is None else region_classes(manifest, region)
@@ -201,7 +202,7 @@ def split_training_and_test(
     Parameters
     ----------
     request : request of the job
-    excluded_names : names of further images that are in neither set
+    excluded_names : names of images that are in neither set
     """
     manifest = manifest_from_request(request)
     test_patients = set(request["test_patients"])

@@ -1,7 +1,7 @@
 """Process that runs a job: `python -m histodict.web.worker FOLDER RUN SERVER`.
 
-FOLDER is the folder of the job, RUN the number of its run, and SERVER the process number of the
-server. The process writes progress, state and results into the folder, and exits with the server.
+FOLDER is the folder of the job, RUN the number of its run, and SERVER the process id of the server.
+The process writes progress, state and results into the folder, and exits with the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..models.model_file import ModelFileError
 from ..utils.child_process import exit_with_parent
 from ..utils.progress import IMAGE_STAGES, PATCH_STAGES, Callback, Progress, TimeEstimator
 from ..utils.text_io import failure_reason, write_checked_json
-from ..utils.validation import set_hint_surface
+from ..utils.validation import set_hint_interface
 from .dataset_checks import check_training_images, excluded_image_names
 from .jobs import DONE, FAILED, RUNNING, WAITING, Job
 from .maps import compute_prediction, count_overlap, load_map, load_or_compute
@@ -37,12 +37,12 @@ from .schema import Json
 from .training import manifest_from_request, split_training_and_test
 from .workspace import short_id
 
-_POLL_INTERVAL = 0.1
+_POLL_INTERVAL = 0.1  # seconds
 _UNKNOWN_LABEL = "not known"  # true label of an image whose mask has become unreadable
 _NICENESS = 10  # about a tenth of a core while the server needs it, all of it otherwise
 
 
-def progress_log(job: Job) -> Callback:
+def make_progress_callback(job: Job) -> Callback:
     """Return a callback that appends each step to progress.jsonl, with its times in seconds."""
     file = (job.folder / "progress.jsonl").open("a", encoding="utf-8")
     started, estimator = time.perf_counter(), TimeEstimator(_stage_durations(job))
@@ -68,19 +68,19 @@ def _stage_durations(job: Job) -> dict[str, int]:
     return PATCH_STAGES if on_patches else IMAGE_STAGES
 
 
-def main(folder: Path, run: int, server: int) -> int:
+def main(folder: Path, run_number: int, server_pid: int) -> int:
     """Run a job and return the exit status of the process.
 
     Parameters
     ----------
     folder : folder of the job
-    run : number of the run
-    server : process number of the server; if it ends, this process exits
+    run_number : number of this run of the job
+    server_pid : process id of the server; when the server ends, this process exits
     """
     job = Job(folder)
-    exit_with_parent(server, partial(job.end_run, run, WAITING))
+    exit_with_parent(server_pid, partial(job.end_run, run_number, WAITING))
     with _exclusive_job_lock(job):
-        return _run_job(job, run)
+        return _run_job(job, run_number)
 
 
 @contextmanager
@@ -95,22 +95,22 @@ def _exclusive_job_lock(job: Job) -> Iterator[None]:
         time.sleep(_POLL_INTERVAL)
 
 
-def _run_job(job: Job, run: int) -> int:
+def _run_job(job: Job, run_number: int) -> int:
     state = job.state()
-    if (state["state"], state["run"]) != (RUNNING, run):
+    if (state["state"], state["run"]) != (RUNNING, run_number):
         return 0  # it was cancelled in the meantime
     if hasattr(os, "nice"):
         os.nice(_NICENESS)  # the server has priority
     try:
-        JOB_FUNCTIONS[job.request["kind"]](job, progress_log(job))
+        JOB_FUNCTIONS[job.request["kind"]](job, make_progress_callback(job))
     except (ValueError, OSError, MemoryError) as error:
-        job.end_run(run, FAILED, str(error) or type(error).__name__)
+        job.end_run(run_number, FAILED, str(error) or type(error).__name__)
         return 1
     except Exception as error:
         traceback.print_exc()
-        job.end_run(run, FAILED, f"{type(error).__name__}: {error}")
+        job.end_run(run_number, FAILED, f"{type(error).__name__}: {error}")
         return 1
-    job.end_run(run, DONE)
+    job.end_run(run_number, DONE)
     return 0
 
 
@@ -183,7 +183,7 @@ def _load_parent(job: Job, model: Model, training_images: Manifest) -> Any:
 
 
 def _predict_test_images(job: Job, model: Model, test: Manifest, callback: Callback) -> list[Json]:
-    """Return a row of results per test image: its prediction, or an error message."""
+    """Return the prediction of each test image, or an error message, as rows of the results."""
     rows = []
     folder, mpp = job.folder / "maps", job.request.get("mpp")
     callback(Progress("predict", 0, len(test.records)))
@@ -227,5 +227,5 @@ JOB_FUNCTIONS: dict[str, Callable[[Job, Callback], None]] = {"train": train, "ma
 
 
 if __name__ == "__main__":
-    set_hint_surface("web")
+    set_hint_interface("web")
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -39,37 +39,37 @@ from .schema import Json
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _ID = re.compile(r"[0-9a-f]{12}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32}")
-Kind = type | tuple[type, ...]
+JsonType = type | tuple[type, ...]  # type of a JSON value, as for isinstance
 
 
 class DamagedFileError(ValueError):
     """Exception for an unreadable or inconsistent file of the workspace."""
 
 
-def read_json(path: Path, kind: Kind = object) -> Any:
+def read_json(path: Path, json_type: JsonType = object) -> Any:
     """Return the content of a JSON file after verifying its checksum.
 
     Raises
     ------
     DamagedFileError
-        If the file cannot be read or its content is not of type `kind`.
+        If the file cannot be read or its content is not of type `json_type`.
     """
     try:
         content = read_checked_json(path)
     except (OSError, ValueError) as error:
         raise damaged_file_error(path, shorten(error)) from error
-    if not isinstance(content, kind):
+    if not isinstance(content, json_type):
         raise damaged_file_error(path, f"it contains a {type(content).__name__}")
     return content
 
 
-def read_fields(path: Path, kinds: Mapping[str, Kind]) -> Json:
+def read_fields(path: Path, field_types: Mapping[str, JsonType]) -> Json:
     """Return the JSON object in a file after verifying its checksum.
 
     Parameters
     ----------
     path : JSON file
-    kinds : type or types of each required field, by name
+    field_types : type or types of each required field, by name
 
     Raises
     ------
@@ -77,8 +77,8 @@ def read_fields(path: Path, kinds: Mapping[str, Kind]) -> Json:
         If the file cannot be read, or a field is missing or has another type.
     """
     content: Json = read_json(path, dict)
-    for name, kind in kinds.items():
-        if name not in content or not isinstance(content[name], kind):
+    for name, json_type in field_types.items():
+        if name not in content or not isinstance(content[name], json_type):
             raise damaged_file_error(path, f"{name} is missing or wrong")
     return content
 
@@ -156,7 +156,7 @@ def _write_secret(path: Path, text: str) -> None:
 # --- data folders ---------------------------------------------------------------------------------
 
 
-_MAX_ENTRIES = 500
+_MAX_ENTRIES = 500  # of each kind, listed for a folder
 
 
 class ForbiddenFileError(PermissionError):
@@ -180,7 +180,7 @@ class DataFolders:
             if not folder.is_dir():
                 raise ValueError(f"{folder}: no such folder")
 
-    def check(self, path: Path) -> Path:
+    def resolve(self, path: Path) -> Path:
         """Return the resolved path; raise ForbiddenFileError if it is outside the data folders."""
         resolved = Path(os.path.realpath(path))
         if not self._is_inside(resolved):
@@ -190,7 +190,7 @@ class DataFolders:
     def make_cached_check(
         self, is_link: Callable[[str], bool] = os.path.islink
     ) -> Callable[[Path], None]:
-        """Return a faster variant of `check` for many files, which resolves each folder only once.
+        """Return a faster check of many files than `resolve`, which resolves each folder only once.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class DataFolders:
         def check(path: Path) -> None:
             text = str(path)
             if is_link(text) or not is_inside(os.path.dirname(text)):
-                self.check(path)
+                self.resolve(path)
 
         return check
 
@@ -221,7 +221,7 @@ class DataFolders:
         """Return the resolved path of a file or folder in the data folder with this index."""
         if not 0 <= folder_index < len(self.folders) or "\0" in relative_path:
             raise ForbiddenFileError("the data folder does not exist")
-        resolved = self.check(self.folders[folder_index] / relative_path)
+        resolved = self.resolve(self.folders[folder_index] / relative_path)
         if not resolved.exists():
             raise FileNotFoundError(f"{relative_path}: file or folder not found")
         return resolved
@@ -266,7 +266,7 @@ def _is_folder(path: Path) -> bool:
 
 
 _LOCK_FILE = "server.lock"
-_MAX_BYTES = 10_000
+_MAX_LOCK_BYTES = 10_000
 
 
 class WorkspaceInUseError(OSError):
@@ -314,9 +314,9 @@ def _lock(descriptor: int, workspace: Path) -> None:
 
 
 def _describe_server(descriptor: int) -> str:
-    """Return a text on the server that has locked the workspace, from its lock file."""
+    """Return a description of the server that has locked the workspace, from the lock file."""
     try:
-        server = json.loads(os.read(descriptor, _MAX_BYTES))
+        server = json.loads(os.read(descriptor, _MAX_LOCK_BYTES))
         address = f", {server['address']} (process {server['process']})"
         is_here = server["machine"] == platform.node()
         return address if is_here else f"{address} on the machine {server['machine']}"

@@ -63,8 +63,8 @@ def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
 
 
 _N_LINES = 20
-# In the order of the original program.
-_MOMENTS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
+# Position of each moment in the result of `moments`; in the order of the original program.
+_MOMENT_POSITIONS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
 
 def comb_moments(plane: Plane) -> Entries:
@@ -79,7 +79,7 @@ def comb_moments(plane: Plane) -> Entries:
     entries: Entries = {}
     for direction, lines in lines_by_direction.items():
         values = np.array([moments(line) for line in lines])
-        for moment, column in _MOMENTS.items():
+        for moment, column in _MOMENT_POSITIONS.items():
             entries |= named_entries(f"{direction} {moment}", histogram(values[:, column], 3))
     return entries
 
@@ -103,7 +103,7 @@ def _diagonals(plane: Plane, offsets: NDArray[np.int64]) -> Iterator[Plane]:
     return (plane.diagonal(offset) for offset in offsets)
 
 
-_HISTOGRAMS = (3, 5, 7, 9)
+_BIN_COUNTS = (3, 5, 7, 9)
 
 
 def intensity_statistics(plane: Plane) -> Entries:
@@ -130,7 +130,7 @@ def gini(plane: Plane) -> Entries:
 
 def multiscale_histograms(plane: Plane) -> Entries:
     """Return histograms of 3, 5, 7 and 9 bins, divided by the largest count of all of them."""
-    histograms = {n_bins: histogram(plane, n_bins) for n_bins in _HISTOGRAMS}
+    histograms = {n_bins: histogram(plane, n_bins) for n_bins in _BIN_COUNTS}
     largest = max(h.max() for h in histograms.values())
     entries: Entries = {}
     for n_bins, h in histograms.items():

@@ -45,7 +45,7 @@ _N_BINS = 32
 
 
 def chebyshev_coefficients(plane: Plane, n_orders: int) -> NDArray[np.float64]:
-    """Return a_nm of the Chebyshev transform for n, m < n_orders, (n_orders, n_orders)."""
+    """Return the Chebyshev transform of orders below `n_orders`, (n_orders, n_orders)."""
     down, across = (_chebyshev_basis(side, n_orders) for side in plane.shape)
     return across @ plane.T @ down.T
 
@@ -62,7 +62,10 @@ def chebyshev_statistics(plane: Plane) -> Entries:
 
 
 def _chebyshev_basis(n_pixels: int, n_orders: int) -> NDArray[np.float64]:
-    """Return c_n·T_n(x) / n_pixels at the pixels x of a row, (n_orders, n_pixels)."""
+    """Return Chebyshev polynomials at the pixels of a row, divided by n_pixels.
+
+    The array is (n_orders, n_pixels); the polynomial of order 0 is halved.
+    """
     angles = np.arccos(2 * np.arange(1, n_pixels + 1) / n_pixels - 1)
     basis = np.cos(np.arange(n_orders)[:, None] * angles) / n_pixels
     basis[0] /= 2
@@ -74,14 +77,14 @@ _MAX_ANGULAR_ORDER = 11
 
 
 def chebyshev_fourier_statistics(plane: Plane) -> Entries:
-    """Return the 32-bin histogram of the moduli |a_nm| of the Chebyshev–Fourier coefficients."""
-    return named_entries("bin", histogram(fourier_moduli(limit_size(plane)), _N_BINS))
+    """Return the 32-bin histogram of the moduli of the Chebyshev–Fourier coefficients."""
+    return named_entries("bin", histogram(chebyshev_fourier_moduli(limit_size(plane)), _N_BINS))
 
 
-def fourier_moduli(plane: Plane) -> NDArray[np.float64]:
-    """Return the moduli |a_nm| of the Chebyshev–Fourier coefficients.
+def chebyshev_fourier_moduli(plane: Plane) -> NDArray[np.float64]:
+    """Return the moduli of the Chebyshev–Fourier coefficients.
 
-    Rows are n, the order of the polynomial, and columns m, the angular order, both ascending.
+    Rows are orders of the polynomial, and columns are angular orders, both ascending.
     """
     inside, phase_step, polynomials = _ellipse_basis(plane.shape)
     max_angular_order = len(polynomials) // 2
@@ -106,7 +109,10 @@ def limit_size(plane: Plane) -> Plane:
 
 
 def _area_fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
-    """Return the fraction of each new pixel that each old pixel covers, (n_new, n_pixels)."""
+    """Return the fraction of each new pixel that each old pixel covers, (n_new, n_pixels).
+
+    `ratio` is the number of new pixels per old pixel of an axis.
+    """
     width = 1 / ratio
     borders = np.arange(int(ratio * n_pixels) + 1)[:, None] * width
     pixels = np.arange(n_pixels)
@@ -118,7 +124,9 @@ def _area_fractions(n_pixels: int, ratio: float) -> NDArray[np.float64]:
 def _ellipse_basis(
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.intp], NDArray[np.complex128], NDArray[np.float64]]:
-    """Return the basis functions on the ellipse r < 1 that fits an image of this (height, width).
+    """Return the basis functions on the ellipse that fits an image of this (height, width).
+
+    They are functions of the angle φ and the radius r, which is 1 on the ellipse.
 
     Returns
     -------
@@ -165,36 +173,37 @@ def line_sums(plane: Plane) -> dict[str, NDArray[np.float64]]:
         "45°": (x[0] + y[-1] + steps, rising, half, np.sqrt(0.5)),
         "90°": (y, plane.sum(axis=1), quarter, 1.0),
     }
-    return {name: _distribute_sums(*line, max_position) for name, line in lines.items()}
+    return {name: _resample_line_sums(*line, max_position) for name, line in lines.items()}
 
 
-def _distribute_sums(
+def _resample_line_sums(
     positions: NDArray[np.int64],
     sums: NDArray[np.float64],
     points: list[tuple[float, int]],
     unit: float,
     max_position: int,
 ) -> NDArray[np.float64]:
-    """Distribute sums over lines that are a pixel apart, and return the sum of each line.
+    """Resample line sums, by linear interpolation, to lines that are one pixel apart.
 
     Parameters
     ----------
-    positions : (n,), position of each sum, in multiples of `unit`
-    sums : (n,), sums to distribute
-    points : (offset, weight) of the points into which each sum is divided; offsets in multiples of
-        `unit`. The part of a point is shared between the two nearest lines
-    unit : length in pixels
-    max_position : the lines are at −max_position … max_position, in pixels
+    positions : (n,), positions perpendicular to the lines, in multiples of `unit`
+    sums : (n,), line sums
+    points : (offset, weight) of the points among which each sum is divided, with offsets in
+        multiples of `unit`; each part is added to the two nearest output lines by linear
+        interpolation
+    unit : length of one unit in pixels
+    max_position : output lines are at −max_position … max_position, in pixels
     """
-    distributed = np.zeros(2 * max_position + 2)
+    resampled = np.zeros(2 * max_position + 2)
     total = sum(weight for _, weight in points)
-    for step, weight in points:
-        line_position = (positions + step) * unit + max_position
+    for offset, weight in points:
+        line_position = (positions + offset) * unit + max_position
         line = line_position.astype(np.intp)
         low = sums * (weight / total) * (1 - (line_position - line))
-        distributed += np.bincount(line, low, len(distributed))
-        distributed += np.bincount(line + 1, sums * (weight / total) - low, len(distributed))
-    return distributed[:-1]
+        resampled += np.bincount(line, low, len(resampled))
+        resampled += np.bincount(line + 1, sums * (weight / total) - low, len(resampled))
+    return resampled[:-1]
 
 
 def _diagonal_sums(plane: Plane) -> NDArray[np.float64]:
@@ -208,19 +217,22 @@ def _diagonal_sums(plane: Plane) -> NDArray[np.float64]:
     return sums
 
 
-_DEGREE = 15
-_ORDERS = [(n, m) for n in range(_DEGREE + 1) for m in range(n % 2, n + 1, 2)]
+_MAX_DEGREE = 15
+_ORDERS = [(n, m) for n in range(_MAX_DEGREE + 1) for m in range(n % 2, n + 1, 2)]
 
 
 def zernike_moments(plane: Plane) -> Entries:
-    """Return the moduli |Z_nm| of the 72 Zernike moments up to degree 15; 0 for a zero plane."""
+    """Return the moduli of the 72 Zernike moments up to degree 15; 0 for a zero plane."""
     total = plane.sum()
     values = np.abs(np.tensordot(_zernike_basis(), _geometric_moments(plane), 2)) / (total or 1.0)
     return {f"{n},{m}": float(z) for (n, m), z in zip(_ORDERS, values, strict=True)}
 
 
 def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
-    """Return the moments Σ f/r·x^p·y^q over the disc, an array indexed by p and q, from 0 to 16."""
+    """Return the moments Σ f/r·x^p·y^q of the plane f over the disc, for p and q from 0 to 16.
+
+    x and y are relative to the centre of mass, in units of the shorter side; r = √(x² + y²).
+    """
     total = plane.sum() or 1.0
     steps = [np.arange(1, side + 1) for side in plane.shape]
     centres = [plane.sum(axis=1 - axis) @ at / total for axis, at in enumerate(steps)]
@@ -228,7 +240,7 @@ def _geometric_moments(plane: Plane) -> NDArray[np.float64]:
     r = np.hypot(x, y[:, None])
     inside = (r > np.finfo(np.float64).eps) & (r <= 1)
     weighted = np.divide(plane, r, out=np.zeros_like(plane), where=inside)
-    powers = np.arange(_DEGREE + 2)[:, None]
+    powers = np.arange(_MAX_DEGREE + 2)[:, None]
     # Pixels outside count as 0; clipped, as the disc may be far away if values cancel out.
     x, y = (np.clip(steps, -1, 1) ** powers for steps in (x, y))
     return x @ weighted.T @ y.T
@@ -243,7 +255,7 @@ def _zernike_basis() -> NDArray[np.complex128]:
     is this a polynomial: r^(m + 1)·e^(−i(m + 1)φ) = (x − iy)^(m + 1), and R_nm is r^m times a
     polynomial of r² = x² + y².
     """
-    coefficients = np.zeros((len(_ORDERS), _DEGREE + 2, _DEGREE + 2), np.complex128)
+    coefficients = np.zeros((len(_ORDERS), _MAX_DEGREE + 2, _MAX_DEGREE + 2), np.complex128)
     for index, (n, m) in enumerate(_ORDERS):
         for k in range((n - m) // 2 + 1):
             power = (n - m) // 2 - k  # of r²

@@ -65,9 +65,9 @@ def _mean_difference(plane: Plane, k: int) -> float:
 
 _FREQUENCIES = (1, 2, 3, 4, 5, 6, 7)  # radians per pixel
 _LOW_FREQUENCY = 0.1
-_SIDE = 38
-_WINDOW = 0.56  # standard deviation of the Gaussian window, in wavelengths
-_ASPECT = 0.5
+_FILTER_PX = 38
+_WINDOW_DEVIATION = 0.56  # standard deviation of the Gaussian window, in wavelengths
+_ASPECT_RATIO = 0.5
 _ANGLE = 3.14159265 / 2
 
 
@@ -78,7 +78,7 @@ def gabor_textures(plane: Plane) -> Entries:
     pixels whose response to a low frequency is above 0.4 of the maximum of this response. Without
     pixels of the latter kind, the result is 0.
     """
-    reference, *responses = _responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
+    reference, *responses = _filter_responses(plane, (_LOW_FREQUENCY, *_FREQUENCIES))
     n_reference = int((reference > 0.4 * reference.max()).sum())
     return {
         f"frequency {frequency}": int((response > otsu_threshold(response)).sum()) / n_reference
@@ -88,28 +88,29 @@ def gabor_textures(plane: Plane) -> Entries:
     }
 
 
-def _responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
+def _filter_responses(plane: Plane, frequencies: Sequence[float]) -> Iterator[Plane]:
     """Yield the modulus of the response to each filter, divided by its maximum.
 
-    The plane is padded with zeros. A response that is 0 everywhere is not divided.
+    The filters are Gabor filters of the `frequencies`, in radians per pixel. The plane is padded
+    with zeros. A response that is 0 everywhere is not divided.
     """
     height, width = plane.shape
-    shape = [fft.next_fast_len(side + _SIDE - 1) for side in plane.shape]
-    spectrum, start = fft.fft2(plane, shape), _SIDE // 2
+    shape = [fft.next_fast_len(side + _FILTER_PX - 1) for side in plane.shape]
+    spectrum, start = fft.fft2(plane, shape), _FILTER_PX // 2
     for frequency in frequencies:
-        response = fft.ifft2(spectrum * fft.fft2(_filter(frequency), shape))
+        response = fft.ifft2(spectrum * fft.fft2(_gabor_filter(frequency), shape))
         modulus = np.abs(response[start : start + height, start : start + width])
         yield modulus / (modulus.max() or 1.0)
 
 
 @cache
-def _filter(frequency: float) -> NDArray[np.complex128]:
-    deviation = _WINDOW * 2 * np.pi / frequency
-    steps = np.arange(_SIDE) - _SIDE // 2
+def _gabor_filter(frequency: float) -> NDArray[np.complex128]:
+    deviation = _WINDOW_DEVIATION * 2 * np.pi / frequency
+    steps = np.arange(_FILTER_PX) - _FILTER_PX // 2
     y, x = np.meshgrid(steps, steps, indexing="ij")
     along = x * np.cos(_ANGLE) + y * np.sin(_ANGLE)
     across = y * np.cos(_ANGLE) - x * np.sin(_ANGLE)
-    window = np.exp(-(along**2 + _ASPECT**2 * across**2) / (2 * deviation**2))
+    window = np.exp(-(along**2 + _ASPECT_RATIO**2 * across**2) / (2 * deviation**2))
     return window / window.sum() * np.exp(1j * frequency * along)
 
 
@@ -141,9 +142,9 @@ _N_DIRECTION_BINS = 8
 def edge_statistics(plane: Plane) -> Entries:
     """Return statistics of edges, and of the gradient directions of all pixels.
 
-    Edges are pixels whose gradient magnitude is above the mean. "opposite" is the difference
-    between the counts of two opposite directions divided by their sum; "first two" is the fraction
-    of pixels in the first two of the eight bins of directions.
+    Edges are pixels whose gradient magnitude is above the mean. The entries "opposite" are the
+    difference between the counts of two opposite directions divided by their sum; "first two" is
+    the fraction of pixels in the first two of the eight bins of directions.
     """
     up, left = gradient(plane)
     magnitude = np.hypot(up, left)
@@ -173,7 +174,7 @@ def _summarize(name: str, values: Plane) -> Entries:
 Fractions = NDArray[np.float64]
 
 _N_LEVELS = 256
-_MIN = 1e-9  # keeps logarithms finite
+_LOG_OFFSET = 1e-9  # keeps logarithms finite
 
 
 def haralick_textures(plane: Plane) -> Entries:
@@ -261,7 +262,7 @@ def _sum_by_index(indices: NDArray[np.intp], p: Fractions) -> Fractions:
 
 def _entropy(p: Fractions, other: Fractions | None = None) -> float:
     """Return the entropy −Σ p·log₂ p, or with `other` the cross-entropy −Σ p·log₂ other."""
-    return float(-(p * np.log2((p if other is None else other) + _MIN)).sum())
+    return float(-(p * np.log2((p if other is None else other) + _LOG_OFFSET)).sum())
 
 
 def _information_correlation(nats: float) -> float:
@@ -363,9 +364,9 @@ _Region = tuple[slice, slice]  # rows and columns of a plane
 
 _N_SCALES = 7
 _N_DIRECTIONS = 125
-_MARGIN = 32
-_ACROSS = np.array([[-1.0, 2, 1], [-2, 0, 2], [-1, -2, -1]])
-_DOWN = np.array([[1.0, 0, 0], [0, 0, 0], [-1, 0, 0]])
+_COARSENESS_MARGIN = 32
+_SLOPE_WINDOW_ACROSS = np.array([[-1.0, 2, 1], [-2, 0, 2], [-1, -2, -1]])
+_SLOPE_WINDOW_DOWN = np.array([[1.0, 0, 0], [0, 0, 0], [-1, 0, 0]])
 # Smaller slopes have no direction.
 _MIN_SLOPE = 1e-4
 
@@ -380,7 +381,7 @@ def tamura_textures(plane: Plane) -> Entries:
     unit = (plane - plane.min()) / (maximum if maximum else 1.0)
     scales = coarsest_scales(unit)
     coarseness_counts = histogram(scales, 3)
-    inner = [side - _MARGIN for side in plane.shape]
+    inner = [side - _COARSENESS_MARGIN for side in plane.shape]
     return named_entries("coarseness", coarseness_counts / coarseness_counts.max()) | {
         "contrast": contrast(unit),
         "directionality": directionality(unit),
@@ -397,10 +398,10 @@ def coarsest_scales(plane: Plane) -> NDArray[np.uint8]:
     best, strongest = np.zeros(plane.shape, np.uint8), np.zeros(plane.shape)
     margin = 2 ** (_N_SCALES - 1)
     padded = np.pad(plane, [(0, margin), (margin, 0)], mode="edge")
-    sums = plane[: 2 * margin].cumsum(axis=0)
+    column_sums = plane[: 2 * margin].cumsum(axis=0)
     for k in range(1, _N_SCALES + 1):
         half = 2 ** (k - 1)
-        means = _window_means(padded, sums, half)
+        means = _window_means(padded, column_sums, half)
         for region, first, second in _opposite_windows(plane.shape, half):
             difference = means[first] - means[second]
             np.abs(difference, out=difference)
@@ -423,7 +424,10 @@ def directionality(plane: Plane) -> float:
     the direction φ of each steep pixel. h_a are the 125 bins of the histogram of directions, and p
     is the index of the largest bin.
     """
-    across, down = (correlate(plane, window, mode="constant") for window in (_ACROSS, _DOWN))
+    across, down = (
+        correlate(plane, window, mode="constant")
+        for window in (_SLOPE_WINDOW_ACROSS, _SLOPE_WINDOW_DOWN)
+    )
     steep = across >= _MIN_SLOPE
     if not steep.any():
         return 0.0
@@ -435,20 +439,25 @@ def directionality(plane: Plane) -> float:
     return float(abs(np.log(spread / energy + 1e-7)))
 
 
-def _window_means(padded: Plane, sums: Plane, half: int) -> Plane:
+def _window_means(padded: Plane, column_sums: Plane, half: int) -> Plane:
     """Return the window means of the original program, which differ from true means.
 
     The value for the window [y − half, y + half) × [x − half, x + half) is its lower left pixel
     divided by the area of the window inside the image. For windows at the upper border the pixel is
-    replaced by the sum of its column down to that pixel. `padded` is the plane, extended below and
-    to the left by its border pixels; `sums` are cumulative sums down its columns.
+    replaced by the sum of its column down to that pixel.
+
+    Parameters
+    ----------
+    padded : plane, extended below and to the left by its border pixels
+    column_sums : cumulative sums down the columns of the plane
+    half : half of the window side in pixels
     """
     margin = 2 ** (_N_SCALES - 1)
     height, width = (side - margin for side in padded.shape)
     values = padded[half - 1 : half - 1 + height, margin - half : margin - half + width].copy()
     above = np.arange(min(half + 1, height))
     left = np.maximum(np.arange(width) - half, 0)
-    values[: len(above)] = sums[np.ix_(np.minimum(above + half - 1, height - 1), left)]
+    values[: len(above)] = column_sums[np.ix_(np.minimum(above + half - 1, height - 1), left)]
     down, across = (_lengths_inside(side, half) for side in (height, width))
     values /= down[:, None] * across
     return values
@@ -462,10 +471,11 @@ def _lengths_inside(n: int, half: int) -> NDArray[np.float64]:
 
 
 def _opposite_windows(shape: tuple[int, ...], half: int) -> list[tuple[_Region, _Region, _Region]]:
-    """Return regions of pixels, and of the centres of the two adjacent windows to compare there.
+    """Return regions of a plane: the pixels with two opposite windows, and the windows' centres.
 
-    The windows of the first triple are to the left and right of a pixel, those of the second triple
-    above and below it. A triple is omitted if its windows do not fit.
+    The result has a triple (pixels, centres of the first windows, centres of the second windows)
+    for windows to the left and right of a pixel, and one for windows above and below it. A triple
+    is omitted if its windows do not fit into the `shape` of the plane.
     """
     (height, width), all_indices = shape, slice(None)
     slices = slice(half, -half), slice(2 * half, None), slice(None, -2 * half)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ...utils.parallel import count_jobs
+from ...utils.parallel import effective_n_jobs
 from ..input_checks import check_range, check_result, check_sums
 from ..sufficient_statistics import SufficientStatistics, replace_unused_atoms
 from . import atom_update as cpu_atom_update
@@ -51,7 +51,7 @@ OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
 def count_threads(n_jobs: int | None) -> int:
     """Return the number of threads that process blocks; `n_jobs` None uses all cores."""
-    return count_jobs(n_jobs)
+    return effective_n_jobs(n_jobs)
 
 
 def cache_blocks(open_blocks: OpenBlocks) -> OpenBlocks:

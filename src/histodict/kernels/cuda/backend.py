@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from ...utils.parallel import count_jobs
+from ...utils.parallel import effective_n_jobs
 from .. import sufficient_statistics as host_statistics
 from .. import to_numpy
 from ..input_checks import check_result, check_sums
@@ -87,7 +87,7 @@ def _load_kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
 
 def count_threads(n_jobs: int | None) -> int:
     """Return 1, as a single thread submits all work to the device; `n_jobs` is only checked."""
-    count_jobs(n_jobs)  # raises an error if it is invalid
+    effective_n_jobs(n_jobs)  # raises an error if it is invalid
     return 1
 
 

@@ -49,7 +49,7 @@ from .store import (
 from .store import write_classes as _write_classes
 
 _WRITE_LOCK = threading.Lock()  # serialises changes
-_MAX_POINTS = 20_000  # ten times as many as the page sends after thinning
+_MAX_POINTS = 20_000  # of a stroke; ten times as many as the page sends
 _MAX_COORDINATE = 1e7  # pixels
 
 
@@ -137,7 +137,8 @@ def apply_stroke(
 
     Parameters
     ----------
-    dataset, image : data set and id of the image
+    dataset : data set
+    image : id of the image
     size : (width, height) of the image in pixels
     stroke : stroke of a drawing tool
     label : id of the class of the new shape; ignored with the eraser
@@ -157,7 +158,7 @@ def apply_stroke(
             raise ValueError("there is nothing to erase here")
         return store.with_change(removed, added)
 
-    return _apply_change(dataset, image, change)
+    return _edit_store(dataset, image, change)
 
 
 def _subtract(
@@ -176,7 +177,7 @@ def _subtract(
 
 
 def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object) -> AnnotationStore:
-    """Set the class of a shape to that with id `label`, and return the changed annotations."""
+    """Set the class of a shape to the class with id `label`; return the changed annotations."""
 
     def change(store: AnnotationStore) -> AnnotationStore:
         old = store.find(shape_id)
@@ -185,22 +186,22 @@ def relabel_shape(dataset: Dataset, image: str, shape_id: object, label: object)
         new["id"], new["label"] = new_id(), class_id
         return store.with_change([old], [new])
 
-    return _apply_change(dataset, image, change)
+    return _edit_store(dataset, image, change)
 
 
 def remove_shape(dataset: Dataset, image: str, shape_id: object) -> AnnotationStore:
     """Remove a shape from an image, and return the changed annotations."""
-    return _apply_change(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
+    return _edit_store(dataset, image, lambda s: s.with_change([s.find(shape_id)], []))
 
 
 def undo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Undo the last change of the annotations of an image, and return them."""
-    return _apply_change(dataset, image, AnnotationStore.undo)
+    """Undo the last change of an image's annotations; return the changed annotations."""
+    return _edit_store(dataset, image, AnnotationStore.undo)
 
 
 def redo_change(dataset: Dataset, image: str) -> AnnotationStore:
-    """Redo the last undone change of the annotations of an image, and return them."""
-    return _apply_change(dataset, image, AnnotationStore.redo)
+    """Redo the last undone change of an image's annotations; return the changed annotations."""
+    return _edit_store(dataset, image, AnnotationStore.redo)
 
 
 def import_annotations(
@@ -225,9 +226,10 @@ def import_annotations(
     return store
 
 
-def _apply_change(
+def _edit_store(
     dataset: Dataset, image: str, change: Callable[[AnnotationStore], AnnotationStore]
 ) -> AnnotationStore:
+    """Apply the function `change` to the annotations of an image; write and return the result."""
     with _WRITE_LOCK:
         store = change(AnnotationStore.read(dataset.folder, image))
         store.write(dataset.folder, image)
@@ -240,8 +242,8 @@ def _apply_change(
 def change_classes(dataset: Dataset, body: Mapping[str, Any]) -> list[AnnotationClass]:
     """Create, change or remove a class, and return all classes.
 
-    `body` has the "id" of the class (none for a new one), and "name", "colour" or "remove": true. A
-    class that has shapes cannot be removed.
+    `body` has the "id" of the class (absent for a new class), and "name", "colour" or "remove":
+    true. A class that has shapes cannot be removed.
     """
     with _WRITE_LOCK:
         classes, class_id = read_classes(dataset.folder), body.get("id")
@@ -280,13 +282,15 @@ def _clear_history(dataset: Dataset, image: str, store: AnnotationStore) -> None
     AnnotationStore(store.shapes, [], []).write(dataset.folder, image)
 
 
-TOO_FEW = "no training data yet: annotate at least two classes, for example tumour and other tissue"
+_TOO_FEW_CLASSES = (
+    "no training data yet: annotate at least two classes, for example tumour and other tissue"
+)
 
 
 def known_labels_manifest(dataset: Dataset) -> Manifest:
     """Return the images with known labels.
 
-    In an unlabelled set, an image has one record for each class of its annotations.
+    In an unlabelled data set, an image has one record for each class of its annotations.
     """
     if dataset.is_labelled:
         return dataset.manifest
@@ -314,7 +318,7 @@ def annotated_manifest(dataset: Dataset) -> Manifest:
             records.append(replace(record, annotations=AnnotationFile(path)))
     names = known_labels_manifest(dataset).classes
     if len(names) < 2:
-        raise ValueError(TOO_FEW)
+        raise ValueError(_TOO_FEW_CLASSES)
     return split_by_annotation(replace(dataset.manifest, records=tuple(records)), names)
 
 
@@ -327,7 +331,7 @@ def count_shapes(dataset: Dataset) -> int:
 
 
 def annotation_summary(dataset: Dataset) -> Json:
-    """Return classes, their colours, patients and number of annotated images as JSON."""
+    """Return classes, colours, patients and number of the images with known labels, as JSON."""
     manifest = known_labels_manifest(dataset)
     return {
         "classes": manifest.classes,
@@ -341,7 +345,7 @@ def _annotated_records(dataset: Dataset) -> list[tuple[str, ImageRecord]]:
     """Return (id, record) of annotated images that still exist, after checking their paths."""
     records = dataset.index.by_id
     return [
-        (image, dataset.image(image))
+        (image, dataset.find_image(image))
         for image in annotated_images(dataset.folder)
         if image in records
     ]

@@ -64,13 +64,13 @@ def make_quick_recipe(mpp: float | None, with_encoder: bool) -> Recipe:
 class InteractiveImage:
     """Image with a patch grid, whose patch features are cached by chunk."""
 
-    def __init__(self, source: ImageSource, recipe: Recipe, image: list[Any]) -> None:
-        """Make the grid for an open image and a recipe; `image` is the cache key of its file."""
-        self.prepared_image = PreparedImage(source, recipe, None, None, image)
+    def __init__(self, source: ImageSource, recipe: Recipe, image_key: list[Any]) -> None:
+        """Make the grid for an open image and a recipe; `image_key` is the image's cache key."""
+        self.prepared_image = PreparedImage(source, recipe, None, None, image_key)
         self.grid = replace(self.prepared_image.grid(), chunk_px=_CHUNK_PX)
         self.chunks = list(self.grid.chunks())
         self._uses_pixels = get_patch_features(recipe.features).atoms_are_images
-        self._key: Key = (repr(image), repr(recipe))
+        self._key: Key = (repr(image_key), repr(recipe))
 
     def cached_features(self, cache: LRUCache[PatchFeatures], chunk: Chunk) -> PatchFeatures | None:
         """Return the features of a chunk from the cache; None if not cached."""
@@ -116,7 +116,7 @@ def _pixel_chunk_features(prepared: PreparedImage, grid: PatchGrid, chunk: Chunk
 
 
 def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return colour means and deviations, edges and grey quantiles of RGB patches: (n, 14)."""
+    """Return features (n, 14) of RGB patches: colour statistics, edge strengths, grey quantiles."""
     values = patches.astype(np.float32) / 255
     flat = values.reshape(len(values), -1, 3)
     grey = values.mean(axis=3)
@@ -131,14 +131,14 @@ def _pixel_features(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _with_neighbours(
-    patches: NDArray[np.float32], tissue: NDArray[np.bool_]
+    features: NDArray[np.float32], tissue: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Return the features of tissue patches with the mean features of their neighbours.
+    """Append to the features of each tissue patch their means over the 3 × 3 patches around it.
 
-    `patches` has the features (n_patches, n_features) of a chunk, and `tissue` is the mask of its
-    patches. Their means over the 3 × 3 patches around each patch are appended to them.
+    `features` (n_patches, n_features) are those of all patches of a chunk, and `tissue` is the mask
+    (rows, columns) of its tissue patches.
     """
-    features = patches.reshape(*tissue.shape, -1) * tissue[..., None]
+    features = features.reshape(*tissue.shape, -1) * tissue[..., None]
     size = (3, 3, 1)
     weight = np.maximum(ndimage.uniform_filter(tissue.astype(np.float32), 3, mode="nearest"), 1e-6)
     neighbours = ndimage.uniform_filter(features, size, mode="nearest") / weight[..., None]
@@ -149,8 +149,8 @@ def _with_neighbours(
 # --- annotations ----------------------------------------------------------------------------------
 
 
-_MAX_CHUNKS = 30  # of a viewport, the central ones
-_CHUNKS_PER_SHAPE, _CHUNKS_PER_IMAGE = 4, 24  # maxima for training
+_MAX_CHUNKS = 30  # chunks of a viewport that are predicted, the central ones
+_MAX_CHUNKS_PER_SHAPE, _MAX_CHUNKS_PER_IMAGE = 4, 24  # for training
 _MAX_SAMPLES = 2000  # per class
 _MIN_OPACITY = 0.25  # opacity of a patch with equal probabilities
 
@@ -168,30 +168,30 @@ class AnnotatedImage:
         for shape in self.shapes:
             by_class.setdefault(shape["label"], []).append(shape)
         size = self.image.prepared_image.size
-        return {label: _region(shapes, size) for label, shapes in by_class.items()}
+        return {label: _shape_mask(shapes, size) for label, shapes in by_class.items()}
 
     def training_chunks(self) -> list[Chunk]:
         """Return chunks to train on: a limited number per shape and image, latest shapes first."""
         chunks: dict[str, Chunk] = {}
         for shape in reversed(self.shapes):
             touched = self._overlapping_chunks(shape)
-            step = -(-len(touched) // _CHUNKS_PER_SHAPE) or 1
+            step = -(-len(touched) // _MAX_CHUNKS_PER_SHAPE) or 1
             chunks |= {repr(chunk): chunk for chunk in touched[::step]}
-            if len(chunks) >= _CHUNKS_PER_IMAGE:
+            if len(chunks) >= _MAX_CHUNKS_PER_IMAGE:
                 break
-        return list(chunks.values())[:_CHUNKS_PER_IMAGE]
+        return list(chunks.values())[:_MAX_CHUNKS_PER_IMAGE]
 
     def _overlapping_chunks(self, shape: Shape) -> list[Chunk]:
         """Return the chunks that contain a part of the shape, central ones first."""
-        candidates = self.image.chunks_in_box(_box(shape))
-        if len(candidates) <= _CHUNKS_PER_SHAPE:
+        candidates = self.image.chunks_in_box(_shape_box(shape))
+        if len(candidates) <= _MAX_CHUNKS_PER_SHAPE:
             return candidates
         step = self.image.grid.step
         y, x, side = (
             np.array([(r.start, c.start, r.stop - r.start) for r, c in candidates]).T * step
         )
         x, y = x + self.image.grid.left, y + self.image.grid.top
-        region = _region([shape], self.image.prepared_image.size)
+        region = _shape_mask([shape], self.image.prepared_image.size)
         is_inside = region.coverage(x, y, float(side.max())) > 0
         return [c for c, inside in zip(candidates, is_inside.tolist(), strict=True) if inside]
 
@@ -215,12 +215,12 @@ class AnnotatedImage:
                 yield label, vectors[region.coverage(x, y, grid.patch_side) >= MIN_OVERLAP]
 
 
-def _region(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
+def _shape_mask(shapes: Sequence[Shape], size: tuple[int, int]) -> RunLengthMask:
     outlines = [AnnotationPolygon("", tuple(rings)) for s in shapes for rings in shape_polygons(s)]
     return RunLengthMask.from_outlines(outlines, size)
 
 
-def _box(shape: Shape) -> Box:
+def _shape_box(shape: Shape) -> Box:
     (left, top), (right, bottom) = (x_y.tolist() for x_y in bounding_box(shape_polygons(shape)))
     return left, top, right, bottom
 
@@ -234,8 +234,8 @@ class Viewport:
 
     Attributes
     ----------
-    image : image that is predicted
-    box : visible part of the image
+    image : image to predict
+    box : visible part of the image, as left, top, right, bottom in level-0 pixels
     annotations : annotated images to fit the classifier to
     classes : annotation classes
     deadline : value of time.monotonic after which no further chunk is computed
@@ -345,9 +345,9 @@ class SoftmaxClassifier:
 def _fit_classifier(
     viewport: Viewport, cache: LRUCache[PatchFeatures]
 ) -> tuple[dict[str, int], SoftmaxClassifier | None]:
-    """Return the number of annotated patches by class id, and a classifier.
+    """Return the number of annotated patches by class id, and the fitted classifier.
 
-    The classifier is None if fewer than two classes, apart from the class to ignore, have patches.
+    The classifier is None if fewer than two classes have patches; the class `IGNORED` is not used.
     """
     features_by_class: dict[str, list[NDArray[np.float32]]] = {
         class_.id: [] for class_ in viewport.classes

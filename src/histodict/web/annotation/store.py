@@ -32,30 +32,31 @@ from ...patches.patch_map import class_rgb
 from ...utils.files import atomic_write
 from ...utils.text_io import pluralize, write_checked_json
 from ..schema import Json
-from ..workspace import Kind, damaged_file_error, is_id, new_id, read_fields, read_json
+from ..workspace import JsonType, damaged_file_error, is_id, new_id, read_fields, read_json
 
 Polygon = list[Ring]  # the outer ring, then its holes, each (n, 2) of x and y and not closed
 Size = tuple[int, int]  # width, height
 Box = tuple[NDArray[np.float64], NDArray[np.float64]]  # minimum (x, y) and maximum (x, y)
 
-_DIGITS = 1  # decimals to which corners are rounded
-_GRID = 10.0**-_DIGITS
+_N_DECIMALS = 1  # decimals to which corners are rounded
+_GRID_STEP = 10.0**-_N_DECIMALS  # of corner coordinates
 _MIN_AREA = 1.0  # of a polygon, in pixels
 _PATH_TOLERANCE, _BORDER_TOLERANCE = 0.02, 0.01  # of simplification, in radii of the brush
-_POINTS_PER_PIECE = 50  # segments of a path that are buffered together
+_SEGMENTS_PER_PIECE = 50  # segments of a path that are buffered together
 MAX_INTERSECTIONS = 10_000  # of the rings of a shape or a file; GEOS resolves them in about 1 s
 
 
 def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Polygon]:
     """Return the polygons that a round brush covers along a path (n, 2), clipped to the image.
 
-    The path is divided into parts whose buffers are united, as the buffer of a whole path that
-    often crosses itself takes minutes.
+    `size` is the (width, height) of the image; lengths are in level-0 pixels. The path is divided
+    into parts whose buffers are united, as the buffer of a whole path that often crosses itself
+    takes minutes.
     """
     line = shapely.LineString(path if len(path) > 1 else np.repeat(path, 2, axis=0))
     corners = shapely.get_coordinates(shapely.simplify(line, _PATH_TOLERANCE * radius))
-    starts = range(0, len(corners) - 1, _POINTS_PER_PIECE)
-    pieces = [shapely.LineString(corners[i : i + _POINTS_PER_PIECE + 1]) for i in starts]
+    starts = range(0, len(corners) - 1, _SEGMENTS_PER_PIECE)
+    pieces = [shapely.LineString(corners[i : i + _SEGMENTS_PER_PIECE + 1]) for i in starts]
     covered = shapely.union_all(shapely.buffer(pieces, radius))
     return _to_polygons(_clip(shapely.simplify(covered, _BORDER_TOLERANCE * radius), size))
 
@@ -63,7 +64,8 @@ def buffer_path(path: NDArray[np.float64], radius: float, size: Size) -> list[Po
 def polygonize(rings: Sequence[Ring], size: Size) -> list[Polygon]:
     """Return valid polygons of the outer ring, which may cross itself, minus the holes.
 
-    A valid polygon inside the image is only rounded. The list is empty without area on the image.
+    The corners of a valid polygon inside the image are only rounded. The list is empty if no area
+    lies on the image.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ def subtract(polygons: Sequence[Polygon], subtracted: Sequence[Polygon]) -> list
     for polygon, is_near in zip(polygons, near, strict=True):
         geometry = _make_valid(shapely.Polygon(polygon[0], polygon[1:])) if is_near else None
         if geometry is not None and shapely.relate_pattern(geometry, cutter, "T********"):
-            cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID))
+            cut += _to_polygons(shapely.difference(geometry, cutter, grid_size=_GRID_STEP))
         else:
             unchanged.append(polygon)
     return [*unchanged, *cut] if len(unchanged) < len(polygons) else None
@@ -126,20 +128,20 @@ def _boxes_overlap(one: Box, other: Box) -> bool:
 
 
 def _round_ring(ring: Ring) -> Ring:
-    """Round the points of a ring to `_DIGITS` decimals, and drop consecutive duplicates."""
-    ring = np.asarray(np.round(ring, _DIGITS), np.float64)
+    """Round the points of a ring to `_N_DECIMALS` decimals, and drop consecutive duplicates."""
+    ring = np.asarray(np.round(ring, _N_DECIMALS), np.float64)
     return ring[(ring != np.roll(ring, 1, axis=0)).any(axis=1)]
 
 
 def _make_valid(polygon: Any) -> Any:
-    """Return a valid geometry of the area of a polygon, by the non-zero winding rule."""
+    """Return a valid geometry with the area of a polygon, by the non-zero winding rule."""
     if polygon.is_valid:
         return polygon
     return shapely.make_valid(polygon, method="structure", keep_collapsed=False)
 
 
 def _clip(geometry: Any, size: Size) -> Any:
-    return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID)
+    return shapely.intersection(geometry, shapely.box(0, 0, *size), grid_size=_GRID_STEP)
 
 
 def _to_polygons(geometry: Any) -> list[Polygon]:
@@ -152,7 +154,7 @@ def _to_polygons(geometry: Any) -> list[Polygon]:
     ]
 
 
-_MAX_NAME = 60
+_MAX_NAME_LENGTH = 60
 _MAX_CLASSES = 40
 _COLOUR = re.compile("#[0-9a-f]{6}")
 _CLASSES_FILE = "classes.json"
@@ -242,8 +244,8 @@ def _validate_name(name: object, others: Sequence[AnnotationClass]) -> str:
     if not isinstance(name, str):
         raise ValueError("the name of the class is empty")
     text = _normalized_name(name)
-    if not 0 < len(text) <= _MAX_NAME:
-        raise ValueError(f"the name of a class must have 1 to {_MAX_NAME} characters")
+    if not 0 < len(text) <= _MAX_NAME_LENGTH:
+        raise ValueError(f"the name of a class must have 1 to {_MAX_NAME_LENGTH} characters")
     invalid = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co")]
     if invalid:
         raise ValueError(f"the name of a class cannot contain {invalid[0]!a}: it is invisible")
@@ -275,11 +277,11 @@ def to_hex(rgb: Sequence[int]) -> str:
 # --- annotations of an image ----------------------------------------------------------------------
 
 
-_MAX_CHANGES = 100
+_MAX_UNDO_STEPS = 100
 MAX_SHAPES = 5000
 MAX_CORNERS = 500_000
 _MAX_HISTORY_CORNERS = 200_000  # of the history, which is written with every stroke
-_FIELDS: dict[str, Kind] = {"shapes": list, "done": list, "undone": list}
+_FIELDS: dict[str, JsonType] = {"shapes": list, "done": list, "undone": list}
 
 
 class Shape(TypedDict):
@@ -302,7 +304,7 @@ class Shape(TypedDict):
     polygons: list[list[list[list[float]]]]
 
 
-Change = tuple[list[Shape], list[Shape]]
+Change = tuple[list[Shape], list[Shape]]  # removed shapes, added shapes
 _SHAPE_FIELDS = Shape.__required_keys__
 
 
@@ -338,7 +340,7 @@ class AnnotationStore:
         write_checked_json(_annotation_file(folder, image), content)
 
     def with_change(self, removed: Sequence[Shape], added: Sequence[Shape]) -> AnnotationStore:
-        """Return the annotations without `removed` and with `added` shapes, and nothing to redo."""
+        """Return a copy without `removed` shapes, with `added` shapes, and with nothing to redo."""
         change = list(removed), list(added)
         shapes = _apply_change(self.shapes, change)
         _check_limits(shapes)
@@ -388,17 +390,17 @@ def _apply_change(shapes: Sequence[Shape], change: Change) -> list[Shape]:
 
 def _truncate_history(changes: list[Change]) -> list[Change]:
     """Return the latest changes, as many as the limits permit, and at least one."""
-    n_corners = np.cumsum([_n_corners(old) + _n_corners(new) for old, new in changes[::-1]])
+    n_corners = np.cumsum([_count_corners(old) + _count_corners(new) for old, new in changes[::-1]])
     n_last = int(np.searchsorted(n_corners, _MAX_HISTORY_CORNERS, side="right"))
-    return changes[-max(1, min(n_last, _MAX_CHANGES)) :]
+    return changes[-max(1, min(n_last, _MAX_UNDO_STEPS)) :]
 
 
-def _n_corners(shapes: Sequence[Shape]) -> int:
+def _count_corners(shapes: Sequence[Shape]) -> int:
     return sum(len(ring) for shape in shapes for rings in shape["polygons"] for ring in rings)
 
 
 def _check_limits(shapes: Sequence[Shape]) -> None:
-    if len(shapes) > MAX_SHAPES or _n_corners(shapes) > MAX_CORNERS:
+    if len(shapes) > MAX_SHAPES or _count_corners(shapes) > MAX_CORNERS:
         raise ValueError(
             f"the maximum per image is {MAX_SHAPES} shapes and {MAX_CORNERS} corners: "
             "remove some, or draw larger ones"
@@ -411,8 +413,8 @@ def annotated_images(folder: Path) -> list[str]:
     return [path.stem for path in paths if is_id(path.stem)]
 
 
-def last_change(folder: Path, image: str) -> int:
-    """Return the POSIX time of the last change of an image's annotations, in nanoseconds."""
+def last_change_time(folder: Path, image: str) -> int:
+    """Return the POSIX time (ns) of the last change of an image's annotations."""
     return _annotation_file(folder, image).stat().st_mtime_ns
 
 
@@ -421,15 +423,15 @@ def shape_polygons(shape: Shape) -> list[Polygon]:
     return [[np.array(ring, float) for ring in rings] for rings in shape["polygons"]]
 
 
-# Shapes keep their ids in QuPath.
+# Namespace of the ids of shapes in GeoJSON files, which are equal in every export.
 _ID_NAMESPACE = uuid.UUID("6e0c6f52-5a1c-4f0e-9a53-6d6a1f0f7a11")
-_MAX_FILE_NAME = 200  # characters of a file name in messages
-_MAX_CROSSINGS = 150  # self-intersecting outlines in a file
+_MAX_FILE_NAME_LENGTH = 200  # characters of a file name in messages
+_MAX_INTERSECTING_OUTLINES = 150  # self-intersecting outlines in a file
 
 
 @dataclass(frozen=True)
 class ImportedAnnotations:
-    """Outlines of a GeoJSON file with class names, colours by class name, and notes."""
+    """Outlines of a GeoJSON file, colours (#rrggbb) by class name, and notes for the user."""
 
     annotations: Annotations
     colours: Mapping[str, str]
@@ -437,19 +439,19 @@ class ImportedAnnotations:
 
     @classmethod
     def read(cls, name: str, data: bytes, image: ImageGeometry) -> ImportedAnnotations:
-        """Read outlines from the content of a GeoJSON file, named `name`, for an image.
+        """Read outlines for an image from a GeoJSON file with this name and content (`data`).
 
         Raises
         ------
         ValueError
             If the file is not GeoJSON, has no outlines, is too complex or belongs to another image.
         """
-        path = Path(name[-_MAX_FILE_NAME:] or "the file")
+        path = Path(name[-_MAX_FILE_NAME_LENGTH:] or "the file")
         annotations = read_geojson(path, data)
         annotations.select_outlines()  # raises ValueError without outlines
         _check_counts(path, annotations)
         check_outlines_inside(path, annotations.outlines, image)
-        _check_crossings(path, annotations)
+        _check_intersections(path, annotations)
         colours = _read_colours(json.loads(data.decode("utf-8-sig")))
         return cls(annotations, colours, annotations.notes())
 
@@ -467,7 +469,7 @@ class ImportedAnnotations:
 
 
 def _check_counts(path: Path, imported: Annotations) -> None:
-    """Raise ValueError if the outlines of a file are too many, or have too many corners."""
+    """Raise ValueError if a file has too many outlines or corners."""
     n_corners = sum(len(ring) for outline in imported.outlines for ring in outline.rings)
     if len(imported.outlines) > MAX_SHAPES or n_corners > MAX_CORNERS:
         raise ValueError(
@@ -477,13 +479,14 @@ def _check_counts(path: Path, imported: Annotations) -> None:
         )
 
 
-def _check_crossings(path: Path, imported: Annotations) -> None:
+def _check_intersections(path: Path, imported: Annotations) -> None:
     """Raise ValueError if the outlines of a file have too many self-intersections."""
     n = len({id(outline) for outline, *_ in imported.self_intersections})
     n_places = sum(
-        count_intersections(ring) for _, ring, _ in imported.self_intersections[:_MAX_CROSSINGS]
+        count_intersections(ring)
+        for _, ring, _ in imported.self_intersections[:_MAX_INTERSECTING_OUTLINES]
     )
-    if n > _MAX_CROSSINGS or n_places > MAX_INTERSECTIONS:
+    if n > _MAX_INTERSECTING_OUTLINES or n_places > MAX_INTERSECTIONS:
         raise ValueError(
             f"{path}: {pluralize(n, 'self-intersecting outline')}, too many or too complex to "
             "fill: simplify them in the program they come from, or export fewer"
@@ -512,14 +515,14 @@ def _is_byte(value: Any) -> bool:
 
 
 def to_geojson(shapes: Sequence[Shape], classes: Sequence[AnnotationClass]) -> bytes:
-    """Return shapes as GeoJSON, in ASCII because QuPath may assume the encoding of the system."""
+    """Return shapes as GeoJSON in ASCII, because QuPath may assume the encoding of the system."""
     class_by_id = {class_.id: class_ for class_ in classes}
-    features = [_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
+    features = [_geojson_feature(shape, class_by_id[shape["label"]]) for shape in shapes]
     text = ",\n".join(json.dumps(feature, separators=(",", ":")) for feature in features)
     return f'{{"type":"FeatureCollection","features":[\n{text}\n]}}\n'.encode("ascii")
 
 
-def _feature(shape: Shape, class_: AnnotationClass) -> Json:
+def _geojson_feature(shape: Shape, class_: AnnotationClass) -> Json:
     polygons = [[[*ring, ring[0]] for ring in rings] for rings in shape["polygons"]]
     is_single = len(polygons) == 1
     return {
@@ -538,7 +541,7 @@ def _feature(shape: Shape, class_: AnnotationClass) -> Json:
 
 
 def snapshot_annotations(folder: Path, image: str, data: bytes) -> Path:
-    """Write annotations (GeoJSON) to a file that later edits do not change; return its path."""
+    """Write GeoJSON `data` to a file that later edits do not change; return its path."""
     path = folder / "drawn" / f"{image}-{hashlib.sha256(data).hexdigest()[:16]}.geojson"
     if not path.is_file():
         with atomic_write(path) as partial:

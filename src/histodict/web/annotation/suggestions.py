@@ -1,10 +1,10 @@
 """Suggestions of images or regions to label next, by uncertainty and novelty.
 
-The uncertainty of a candidate is the fraction of candidates with a larger margin; its novelty the
-fraction whose descriptor is closer to that of a labelled image. The candidate with the largest
-product is suggested. Its descriptor then counts as labelled, so that similar candidates are not
-suggested together. As uncertainty and novelty are ranks, the units of margins and
-distances do not matter.
+The uncertainty of a candidate is the fraction of candidates with a larger margin. Its novelty is
+the fraction of candidates whose descriptors are closer to the descriptor of a labelled image. The
+candidate with the largest product is suggested. Its descriptor then counts as labelled, so that
+similar candidates are not suggested together. As uncertainty and novelty are ranks, the units of
+margins and distances do not matter.
 
 Reference: B. Settles, "Active learning literature survey", University of Wisconsin, 2009: density
 and diversity beside uncertainty sampling.
@@ -31,7 +31,7 @@ _TISSUE_DENSITY = 0.15  # optical density above which a pixel is tissue
 
 
 class Suggestion(NamedTuple):
-    """Index of a suggested candidate, with its uncertainty and novelty, from 0 to 1."""
+    """Index of a suggested candidate, its uncertainty and its novelty (both from 0 to 1)."""
 
     candidate: int
     uncertainty: float
@@ -127,11 +127,11 @@ def prediction_margin(prediction: Mapping[str, Any]) -> float | None:
 # --- regions of an image --------------------------------------------------------------------------
 
 
-_SIDE = 512  # approximate side of a region in pixels; half of the shorter side of a small image
-_MIN_PATCHES = 3
+_REGION_PX = 512  # approximate side of a region; half of the shorter side of a small image
+_MIN_REGION_PATCHES = 3  # minimum side of a region in patches
 _MAX_REGIONS = 64  # maximum number of regions to read
-_OVERVIEW_PX = 128
-_MIN_TISSUE = 0.5
+_OVERVIEW_PX = 128  # maximum side of a region when its descriptor is computed
+_MIN_TISSUE_FRACTION = 0.5  # of the patches of a region
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -158,14 +158,14 @@ def map_regions(patch_map: PatchMap) -> list[MapRegion]:
     margins, tissue = ordered[..., -1] - ordered[..., -2], patch_map.tissue
     grid = patch_map.grid
     shorter = min(grid.n_rows, grid.n_columns)
-    n = min(shorter, max(_MIN_PATCHES, min(round(_SIDE / grid.step), shorter // 2)))
+    n = min(shorter, max(_MIN_REGION_PATCHES, min(round(_REGION_PX / grid.step), shorter // 2)))
     regions = []
     for row in _window_starts(grid.n_rows, n):
         for column in _window_starts(grid.n_columns, n):
             slices = slice(row, row + n), slice(column, column + n)
             region_tissue = tissue[slices]
-            if region_tissue.mean() >= _MIN_TISSUE:
-                box = _box(patch_map, *slices)
+            if region_tissue.mean() >= _MIN_TISSUE_FRACTION:
+                box = _region_box(patch_map, *slices)
                 regions.append(MapRegion(slices, box, float(margins[slices][region_tissue].mean())))
     return regions
 
@@ -178,7 +178,7 @@ def _window_starts(count: int, n: int) -> list[int]:
     return sorted({*range(0, count - n + 1, n), count - n})
 
 
-def _box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
+def _region_box(patch_map: PatchMap, rows: slice, columns: slice) -> Box:
     left, top = patch_map.grid.corner(rows.start, columns.start)
     right, bottom = patch_map.grid.corner(rows.stop - 1, columns.stop - 1)
     side = patch_map.grid.patch_side
@@ -213,7 +213,7 @@ def suggest_regions(
     ----------
     patch_map : patch map of the image
     source : image
-    labelled_boxes : corrected rectangles (left, top, right, bottom) in level-0 pixels
+    labelled_boxes : rectangles labelled by the user, as left, top, right, bottom in level-0 pixels
     n : number of suggestions
     shapes : annotations of the image
     """

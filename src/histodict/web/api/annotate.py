@@ -43,7 +43,7 @@ from ..annotation.store import (
     AnnotationStore,
     ImportedAnnotations,
     annotated_images,
-    last_change,
+    last_change_time,
     read_classes,
     to_geojson,
 )
@@ -57,16 +57,16 @@ from .viewer import displayed_map
 
 _MAX_FILE_BYTES = 16 * 2**20  # of an annotation file
 _MAX_STROKE_BYTES = 2**20  # of a stroke; 20,000 points take less than half of it
-_MAX_SECONDS = 0.6  # for computing features per request
+_MAX_FEATURE_SECONDS = 0.6  # for computing features per request
 _MAX_COORDINATE = 1e9  # pixels
-_MAX_OTHERS = 8  # further images for fitting quick predictions
+_MAX_OTHER_IMAGES = 8  # further images for fitting quick predictions
 
 
 # --- shapes ---------------------------------------------------------------------------------------
 
 
 def list_annotations(request: ApiRequest) -> Json:
-    """Return classes and all shapes of the data set, with bounding boxes instead of corners."""
+    """Return classes and all shapes of the data set, with bounding boxes in place of corners."""
     dataset = request.dataset
     names = dataset.index.names
     images = [
@@ -144,6 +144,8 @@ def _draw_shape(request: ApiRequest) -> SlowResponse:
 def _make_edit(
     edit_store: Callable[..., AnnotationStore], *fields: str
 ) -> Callable[[ApiRequest], Json]:
+    """Return a handler that calls `edit_store` with these fields of the request body."""
+
     def edit(request: ApiRequest) -> Json:
         arguments = [request.body.get(name) for name in fields]
         store = edit_store(request.dataset, request.image_id, *arguments)
@@ -152,6 +154,7 @@ def _make_edit(
     return edit
 
 
+# Handler of each edit, by name.
 EDITS: dict[str, Callable[[ApiRequest], Json | SlowResponse]] = {
     "draw": _draw_shape,
     "relabel": _make_edit(relabel_shape, "id", "label"),
@@ -171,7 +174,7 @@ def edit_classes(request: ApiRequest) -> Json:
 
 
 def import_file(request: ApiRequest, *, name: str = "") -> SlowResponse:
-    """Import outlines from the GeoJSON body, a file called `name`; return the annotations."""
+    """Import outlines from the body, a GeoJSON file called `name`; return all annotations."""
     _check_unlabelled(request)
 
     def load() -> Json:
@@ -204,7 +207,7 @@ def download_annotations(request: ApiRequest) -> Response:
 def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
     """Return the quick prediction for a box, (left, top, right, bottom) in level-0 pixels.
 
-    It is made from all annotations that the data set has now; see `predict_viewport`.
+    The classifier is fitted to the current annotations of the data set; see `predict_viewport`.
     """
     if len(box) != 4 or not all(abs(x) < _MAX_COORDINATE for x in box):
         raise ValueError("box must be four numbers: left, top, right, bottom")
@@ -213,7 +216,7 @@ def predict_box(request: ApiRequest, *, box: list[float]) -> SlowResponse:
     def predict() -> Json:
         started = time.monotonic()
         with_encoder = is_encoder_installed()
-        deadline = started + _MAX_SECONDS
+        deadline = started + _MAX_FEATURE_SECONDS
         viewport = _viewport(request, (left, top, right, bottom), with_encoder, deadline)
         prediction = predict_viewport(viewport, request.context.patch_features)
         seconds = round(time.monotonic() - started, 3)
@@ -231,17 +234,17 @@ def _viewport(request: ApiRequest, box: Box, with_encoder: bool, deadline: float
     annotated = [
         AnnotatedImage(interactive_image, AnnotationStore.read(dataset.folder, image_id).shapes)
     ]
-    for image in others[:_MAX_OTHERS]:
+    for image in others[:_MAX_OTHER_IMAGES]:
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         if shapes:
-            other = _interactive_image(request, dataset.image(image), with_encoder)
+            other = _interactive_image(request, dataset.find_image(image), with_encoder)
             annotated.append(AnnotatedImage(other, shapes))
     return Viewport(interactive_image, box, annotated, read_classes(dataset.folder), deadline)
 
 
 def _ids_by_last_change(folder: Path) -> list[str]:
     """Return the ids of annotated images, the latest change first."""
-    return sorted(annotated_images(folder), key=lambda image: -last_change(folder, image))
+    return sorted(annotated_images(folder), key=lambda image: -last_change_time(folder, image))
 
 
 def _interactive_image(
@@ -273,10 +276,10 @@ ROUTES = [
 
 
 _MAX_COMPARED = 300  # images to compare; evenly spaced ones of a larger set
-_N_IMAGES = 6
-_N_REGIONS = 3
-_N_NEXT = 8  # images to predict next
-_CACHE_BYTES = 14 * 8 + 300
+_N_SUGGESTED_IMAGES = 6
+_N_SUGGESTED_REGIONS = 3
+_N_IMAGES_TO_PREDICT = 8  # suggested to be predicted next
+_DESCRIPTOR_BYTES = 14 * 8 + 300  # approximate memory of a cached descriptor
 
 Item = TypeVar("Item")
 
@@ -303,7 +306,7 @@ def suggest_images(request: ApiRequest) -> Json:
     predicted = [index for index, margin in enumerate(margins) if margin is not None]
     unpredicted = [index for index, margin in enumerate(margins) if margin is None]
     to_predict = (
-        suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_NEXT)
+        suggest(np.zeros(len(unpredicted)), descriptors[unpredicted], known, _N_IMAGES_TO_PREDICT)
         if unpredicted
         else []
     )
@@ -311,7 +314,7 @@ def suggest_images(request: ApiRequest) -> Json:
         np.array([margins[index] for index in predicted], float),
         descriptors[predicted],
         known,
-        _N_IMAGES,
+        _N_SUGGESTED_IMAGES,
     )
     names = request.dataset.index.names
     return counts | {
@@ -366,10 +369,10 @@ def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.f
 
     def compute() -> tuple[NDArray[np.float64], int]:
         with Image.open(context.tiles.thumbnail(record)) as thumbnail:
-            return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _CACHE_BYTES
+            return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _DESCRIPTOR_BYTES
 
     try:
-        record = context.indexes.check(record)
+        record = context.indexes.check_record(record)
         return context.suggestion_cache.get((repr(file_key(record.path)),), compute)
     except (ValueError, OSError, MemoryError):
         return None
@@ -392,7 +395,7 @@ def suggest_regions_of_image(request: ApiRequest) -> SlowResponse:
         source = request.context.tiles.open(request.record)
         shapes = AnnotationStore.read(dataset.folder, image).shapes
         suggestions = suggest_regions(
-            displayed_map(request), source, list(labelled_boxes), _N_REGIONS, shapes
+            displayed_map(request), source, list(labelled_boxes), _N_SUGGESTED_REGIONS, shapes
         )
         return {
             "fields": [

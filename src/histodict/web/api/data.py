@@ -23,7 +23,7 @@ from ..datasets import (
     remove_correction,
     update_settings,
 )
-from ..maps import TILE_SIDE, count_levels, mask_outlines
+from ..maps import TILE_PX, count_levels, mask_outlines
 from ..request import IMAGES, ApiRequest, SlowResponse, endpoint, image_response
 from ..schema import Json
 from .trainings import list_jobs
@@ -56,7 +56,7 @@ def list_folder(request: ApiRequest, *, folder_index: int = 0, relative_path: st
 def open_data(
     request: ApiRequest, *, folder_index: int = 0, relative_path: str = "", bare: bool = False
 ) -> Json:
-    """Open a folder or table as a data set and return its id; `bare` ignores its labels."""
+    """Open a folder or table as a data set and return its id; if `bare`, ignore its labels."""
     source = request.context.folders.find(folder_index, relative_path)
     indexes = request.context.indexes
     return {"id": open_dataset(request.user, indexes, source, ignores_labels=bare).id}
@@ -107,7 +107,7 @@ def check_images(request: ApiRequest, *, check: str = "") -> Json:
     if running is not None:
         return running
     manifest, mpp = relabelled_manifest(request.dataset), request.dataset.settings.mpp
-    check_record, thumbnail = context.indexes.check, context.tiles.thumbnail
+    check_record, thumbnail = context.indexes.check_record, context.tiles.thumbnail
     return context.checks.request_check(manifest, lambda r: thumbnail(check_record(r)), mpp)
 
 
@@ -142,7 +142,7 @@ def get_image(request: ApiRequest) -> SlowResponse:
             "height": source.size[1],
             "mpp": size.mpp,
             "mpp_from": size.origin,
-            "tile": TILE_SIDE,
+            "tile": TILE_PX,
             "levels": count_levels(source.size),
         }
 
@@ -175,7 +175,7 @@ def get_mask_outlines(request: ApiRequest) -> SlowResponse:
 def correct_label(
     request: ApiRequest, *, image: str, label: str | None = "", box: list[int] | None = None
 ) -> Json:
-    """Store a correction, see `add_correction`, and return all corrections of the data set."""
+    """Store a correction as in `add_correction`, and return all corrections of the data set."""
     if box is not None and len(box) != 4:
         raise ValueError("box must be four whole numbers: left, top, right, bottom")
     dataset = request.dataset

@@ -21,7 +21,7 @@ from ...models.image_pipeline import AtomTable
 from ...patches.rendering import encode_jpeg, encode_png, render_vector
 from ...reports.html import draw_outline, square_around
 from ...utils.cache import Key
-from ...utils.files import file_key, key_of_files
+from ...utils.files import file_key, files_key
 from ..annotation.store import class_colours
 from ..jobs import IMPORTED, count_comparable_trainings, find_job
 from ..model_report import (
@@ -38,11 +38,11 @@ from ..model_report import (
     write_report,
 )
 from ..request import DOWNLOADS, ApiRequest, endpoint, image_response
-from ..schema import Json, PreviousModel, ScoreSummary
+from ..schema import Json, ParentComparison, ScoreSummary
 from ..workspace import short_id
 
-_MAX_ATOMS = 40
-_CONTEXT_FACTOR = 5  # ratio of the displayed square's width to that of the patch
+_MAX_SHOWN_ATOMS = 40  # per class
+_CONTEXT_SCALE = 5  # width of the displayed square in patch widths
 _PATCH_DISPLAY_PX = 150
 
 
@@ -74,7 +74,7 @@ def get_model(request: ApiRequest) -> Json:
     }
 
 
-def _compare_with_parent(request: ApiRequest, results: Json | None) -> PreviousModel | None:
+def _compare_with_parent(request: ApiRequest, results: Json | None) -> ParentComparison | None:
     """Return the comparison of a model with its parent; None if there is no parent."""
     try:
         parent = find_job(request.user, str(request.job.request.get("parent")))
@@ -84,7 +84,7 @@ def _compare_with_parent(request: ApiRequest, results: Json | None) -> PreviousM
 
 
 def scores_at_threshold(request: ApiRequest) -> Json:
-    """Return scores with intervals at the decision threshold `point` of the query."""
+    """Return scores with intervals at the decision threshold in the query ("point")."""
     results = _results(request)
     return dict(_scores_at_threshold(request.model_at_threshold(), results))
 
@@ -92,9 +92,9 @@ def scores_at_threshold(request: ApiRequest) -> Json:
 def _scores_at_threshold(model: Model, results: Json) -> ScoreSummary:
     """Return the scores of the test images at the decision threshold of the model."""
     rows = rows_with_prediction(_results_at_threshold(model, results))
-    point = model.decision_threshold
+    threshold = model.decision_threshold
     return summarize_scores(
-        model.class_names_, rows, point.value if model.finds_regions and point else None
+        model.class_names_, rows, threshold.value if model.finds_regions and threshold else None
     )
 
 
@@ -108,7 +108,7 @@ def _results(request: ApiRequest) -> Json:
 def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
     """Return the most used atoms of each class as JSON.
 
-    They are the first atoms of its dictionary, which is sorted by usage.
+    They are the first atoms of the dictionary of the class, which is sorted by usage.
     """
     atoms = model.model_.atoms()
     if atoms is None:
@@ -117,14 +117,15 @@ def _atoms_to_json(model: Model, has_gallery: bool) -> list[Json]:
         {
             "name": name,
             "count": int((atoms.classes == i).sum()),
-            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_ATOMS].tolist(),
+            "shown": np.flatnonzero(atoms.classes == i)[:_MAX_SHOWN_ATOMS].tolist(),
             "pictures": atoms.patch_px is not None or has_gallery,
         }
         for i, name in enumerate(model.class_names_)
     ]
 
 
-def _checked_atoms(request: ApiRequest, atom: int) -> AtomTable:
+def _atoms_containing(request: ApiRequest, atom: int) -> AtomTable:
+    """Return the atoms of the model; raise KeyError if it has no atom with this index."""
     atoms = request.loaded_model.model.model_.atoms()
     if atoms is None or not atom < len(atoms.D):
         raise KeyError("the atom does not exist")
@@ -137,7 +138,7 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
     For atoms that are not images, it shows the training patch in which the atom has the largest
     weight.
     """
-    atoms, gallery = _checked_atoms(request, atom), request.loaded_model.gallery
+    atoms, gallery = _atoms_containing(request, atom), request.loaded_model.gallery
     side = atoms.patch_px
     if side is not None:
         key = ("atom", *file_key(request.job.model_file), atom)
@@ -151,7 +152,7 @@ def draw_atom(request: ApiRequest, *, atom: int) -> Response:
 
 def list_atom_patches(request: ApiRequest, *, atom: int) -> Json:
     """Return the training patches in which the weight of an atom is largest."""
-    _checked_atoms(request, atom)
+    _atoms_containing(request, atom)
     gallery, training = gallery_and_images(request)
     patches = gallery.top_patches(atom)
     return {
@@ -170,7 +171,7 @@ def gallery_and_images(request: ApiRequest) -> tuple[PatchSample, Manifest]:
 
 
 def patch_origin(gallery: PatchSample, training_images: Manifest, patch: int) -> Json:
-    """Return index, image name, label and patient of a stored training patch, given its index."""
+    """Return index, image name, label and patient of the training patch with index `patch`."""
     record = training_images.records[int(gallery.images[patch])]
     name = training_image_name(training_images, record)
     return {"patch": patch, "name": name, "label": record.label, "patient": record.patient}
@@ -178,8 +179,8 @@ def patch_origin(gallery: PatchSample, training_images: Manifest, patch: int) ->
 
 def draw_patch(request: ApiRequest, *, patch: int) -> Response:
     """Return a JPEG of a training patch with its surroundings, with the patch outlined."""
-    pixels = _training_pixels(request, patch, _CONTEXT_FACTOR)
-    return image_response(encode_jpeg(draw_outline(pixels, _CONTEXT_FACTOR), 90))
+    pixels = _training_pixels(request, patch, _CONTEXT_SCALE)
+    return image_response(encode_jpeg(draw_outline(pixels, _CONTEXT_SCALE), 90))
 
 
 def _training_pixels(request: ApiRequest, patch: int, scale: int) -> NDArray[np.uint8]:
@@ -197,14 +198,14 @@ def _training_pixels(request: ApiRequest, patch: int, scale: int) -> NDArray[np.
 def _check_path(request: ApiRequest, record: ImageRecord) -> None:
     """Raise ForbiddenFileError for an image outside the data folders and the user's workspace."""
     if not record.path.resolve().is_relative_to(request.user.folder):
-        request.context.folders.check(record.path)
+        request.context.folders.resolve(record.path)
 
 
 # --- downloads ------------------------------------------------------------------------------------
 
 
 def download_model(request: ApiRequest) -> Response:
-    """Return the model as a file, with the decision threshold of the query."""
+    """Return the model as a file, with the decision threshold in the query ("point")."""
     data = _file_content(partial(save_model, _tuned_model(request)))
     return file_response(request.job.name + ".histodict", "application/octet-stream", data)
 
@@ -225,9 +226,11 @@ def _tuned_model(request: ApiRequest) -> Model:
 
 
 def _is_threshold_changed(model: Model, results: Json | None) -> bool:
-    """Return whether the threshold of a model differs from that of the results."""
-    point, trained = model.decision_threshold, (results or {}).get("operating_point")
-    return point is not None and trained is not None and not isclose(point.value, trained["value"])
+    """Return whether the threshold of a model differs from the threshold in the stored results."""
+    threshold, stored = model.decision_threshold, (results or {}).get("operating_point")
+    if threshold is None or stored is None:
+        return False
+    return not isclose(threshold.value, stored["value"])
 
 
 def download_report(request: ApiRequest) -> Response:
@@ -254,8 +257,8 @@ def _report_key(request: ApiRequest, training_images: Manifest, test: Manifest) 
     files = job.folder / "job.json", job.folder / "results.json", job.model_file, job.gallery_file
     images = [path for r in (*training_images.records, *test.records) for path in r.files]
     n_models = count_comparable_trainings(request.user, job)
-    manifests, point = (training_images, test), request.query.get("point")
-    content = repr((key_of_files((*files, *images)), *manifests, point, n_models))
+    manifests, threshold = (training_images, test), request.query.get("point")
+    content = repr((files_key((*files, *images)), *manifests, threshold, n_models))
     return (hashlib.sha256(content.encode()).hexdigest(),)
 
 
@@ -268,26 +271,30 @@ def _write_report(
     card = model_card(model, trained.header, job.request, results)
     atom_patches = top_atom_patches(model, trained.gallery, training_images)
     stored = StoredPredictions(records, job.folder / "maps", job.request.get("mpp"), trained.model)
-    untuned = results if _is_threshold_changed(model, results) else None
-    tuned_results = _results_at_threshold(model, results)
-    selection = selection_warning(count_comparable_trainings(request.user, job))
     write_report(
-        path, model, card, tuned_results, stored, atom_patches, untuned=untuned, selection=selection
+        path,
+        model,
+        card,
+        _results_at_threshold(model, results),
+        stored,
+        atom_patches,
+        untuned_results=results if _is_threshold_changed(model, results) else None,
+        selection_note=selection_warning(count_comparable_trainings(request.user, job)),
     )
 
 
 def _results_at_threshold(model: Model, results: Json) -> Json:
     """Return the results of a job with labels predicted at the threshold of `model`."""
-    point = model.decision_threshold
-    if point is None:
+    threshold = model.decision_threshold
+    if threshold is None:
         return results
     rows = [
-        row | {"answer": model.class_names_[int(point.is_positive(row["value"]))]}
+        row | {"answer": model.class_names_[int(threshold.is_positive(row["value"]))]}
         if row["answer"] is not None
         else row
         for row in results["images"]
     ]
-    return results | {"images": rows, "operating_point": point.to_dict()}
+    return results | {"images": rows, "operating_point": threshold.to_dict()}
 
 
 def _file_content(write: Callable[[Path], object]) -> bytes:
@@ -297,11 +304,11 @@ def _file_content(write: Callable[[Path], object]) -> bytes:
         return (Path(folder) / "file").read_bytes()
 
 
-def file_response(name: str, kind: str, data: bytes) -> Response:
-    """Return a response of MIME type `kind` that the browser saves with this file name."""
+def file_response(name: str, media_type: str, data: bytes) -> Response:
+    """Return a response of this MIME type that the browser saves with this file name."""
     file_name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
     headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
-    return Response(data, media_type=kind, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)
 
 
 ROUTES = [

@@ -39,7 +39,7 @@ from ..training import (
 )
 
 _START_LOCK = threading.Lock()  # serialises starts, or two requests could start the same training
-_MAX_SETTING_VALUE = 1e9  # larger values of any setting exceed the memory
+_MAX_SETTING_VALUE = 1e9  # larger values would exceed the memory
 
 
 def list_choices(
@@ -49,11 +49,12 @@ def list_choices(
 
     Parameters
     ----------
-    request : request
-    preset, method : name of the preset and of the method
+    request : API request
+    preset : name of the preset
+    method : name of the method
     regions : class whose regions are detected; empty to classify images
     """
-    plan = make_preset_plan(preset, method, regions=bool(regions))
+    plan = make_preset_plan(preset, method, finds_regions=bool(regions))
     for_regions, reason = default_region_preset({}, [method])
     parameters = inspect.signature(get_method(method).load_class()).parameters
     method_parameters = {
@@ -95,12 +96,16 @@ def start_training(
 
     Parameters
     ----------
-    request : request
+    request : API request
     data : id of the data set
-    parent : id of a training whose plan and test patients are used, in place of other options
+    parent : id of a training whose plan and test patients are used; None to use the options from
+        `method` on
     skip_bad : whether unreadable images are excluded
-    method, preset, settings : names of method and preset, and changed settings of the preset
-    regions, seed, test_folds, test_patients : see `TrainingSettings`
+    method : name of the method
+    preset : name of the preset; None for the default
+    regions : class whose regions are detected; None to classify images
+    settings : settings of the preset that are changed, with their new values
+    seed, test_folds, test_patients : see `TrainingSettings`
     """
     dataset = find_dataset(request.user, request.context.indexes, data)
     earlier = find_job(request.user, parent) if parent else None
@@ -162,12 +167,14 @@ def _check_images(
     )
 
 
-def _chosen_plan(preset: str | None, method: str, regions: bool, settings: Json) -> Plan:
-    default = default_region_preset({}, [method])[0] if regions else "default"
+def _chosen_plan(preset: str | None, method: str, finds_regions: bool, settings: Json) -> Plan:
+    default = default_region_preset({}, [method])[0] if finds_regions else "default"
     as_text = {name: str(value) for name, value in settings.items()}
     for name, text in as_text.items():
         _check_setting(name, text)
-    return make_preset_plan(preset or default, method, regions=regions).parse_settings(as_text)
+    return make_preset_plan(preset or default, method, finds_regions=finds_regions).parse_settings(
+        as_text
+    )
 
 
 def _check_setting(name: str, text: str) -> None:
@@ -192,7 +199,7 @@ def get_job(request: ApiRequest) -> Json:
 
 
 def _describe_training(job: Job) -> str:
-    """Return a line that describes a training; empty for other jobs."""
+    """Return a description of a training in one line; empty for other jobs."""
     request = job.request
     if request["kind"] != "train":
         return ""

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from ...decision.threshold import TUNED_IMAGES_NOTE, count_tuning_images
 from ...export.qupath import geojson_features
-from ...images.pixel_size import PixelSize, size_hint, size_warnings
+from ...images.pixel_size import PixelSize, pixel_size_hint, size_warnings
 from ...models.predictions import Prediction
 from ...patches.patch_map import PatchMap
 from ...patches.rendering import encode_png
@@ -93,7 +93,7 @@ def predict_image(request: ApiRequest) -> Json | SlowResponse:
 
 
 def _prediction_to_json(request: ApiRequest, prediction: Json) -> Json:
-    """Return a stored prediction with warnings, at the decision threshold of the query."""
+    """Return a stored prediction with warnings, at the decision threshold in the query."""
     if "point" in request.query:
         patch_map = _load_map(request) if prediction["grid"] else None
         at_threshold = apply_threshold(
@@ -101,7 +101,7 @@ def _prediction_to_json(request: ApiRequest, prediction: Json) -> Json:
         )
         prediction = prediction | prediction_to_json(at_threshold)
     model, size = request.loaded_model.model, PixelSize(prediction["mpp"], prediction["mpp_from"])
-    size = replace(size, hint=size_hint(request.record.path) if size.is_guessed else "")
+    size = replace(size, hint=pixel_size_hint(request.record.path) if size.is_guessed else "")
     warnings = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
     if count_tuning_images(model.training_info_, [request.record.path]):
         warnings.append(f"this model was {TUNED_IMAGES_NOTE}")
@@ -132,7 +132,7 @@ def _start_map_job(request: ApiRequest, n_pixels: int) -> MapState:
 
 
 def _map_state_to_json(job: Job | None, n_pixels: int) -> MapState:
-    """Return the state of the job of a map; `job` is None if it was not started."""
+    """Return the state of the job that computes a map; `job` is None if it was not started."""
     state = job.state() if job else {"state": NOT_REQUESTED, "error": ""}
     return {
         "state": state["state"],
@@ -179,15 +179,15 @@ def _load_map(request: ApiRequest) -> PatchMap:
 
 
 def displayed_map(request: ApiRequest) -> PatchMap:
-    """Return the patch map at the decision threshold of the query."""
-    has_point = "point" in request.query
-    patch_map = displayed_prediction(request).patch_map if has_point else _load_map(request)
+    """Return the patch map at the decision threshold in the query (default: as trained)."""
+    has_threshold = "point" in request.query
+    patch_map = displayed_prediction(request).patch_map if has_threshold else _load_map(request)
     assert patch_map is not None
     return patch_map
 
 
 def displayed_prediction(request: ApiRequest) -> Prediction:
-    """Return the prediction with its map, at the decision threshold of the query."""
+    """Return the prediction with its map, at the decision threshold in the query."""
     patch_map, record = _load_map(request), request.record
     prediction = load_prediction(_maps_folder(request), record, request.dataset.settings.mpp)
     assert prediction is not None  # a stored map has a prediction
@@ -295,10 +295,12 @@ def _margin_columns(classes: tuple[str, ...]) -> list[str]:
     return [f"margin_{name}" for name in classes]
 
 
-def _patch_rows(patch_map: PatchMap, only: str | None) -> list[list[Any]]:
+def _patch_rows(patch_map: PatchMap, class_name: str | None) -> list[list[Any]]:
     x, y = patch_map.corners()
     predicted, side = patch_map.predicted_classes, patch_map.grid.patch_side
-    selected = patch_map.tissue if only is None else predicted == patch_map.classes.index(only)
+    selected = patch_map.tissue
+    if class_name is not None:
+        selected = predicted == patch_map.classes.index(class_name)
     return [
         [
             *(row, column, x[row, column], y[row, column], side),
@@ -340,7 +342,7 @@ def check_compatibility(request: ApiRequest) -> Json:
 def _request_for_job(request: ApiRequest, job: str) -> ApiRequest:
     """Return a copy of the request for the job with id `job`.
 
-    Its decision threshold is the parameter `with_point` of the query.
+    The decision threshold of the copy is the query parameter `with_point` of the request.
     """
     find_job(request.user, job)
     threshold = request.query.get("with_point")
@@ -368,7 +370,7 @@ def compare_models(request: ApiRequest, *, with_: str) -> Json:
 
 
 def draw_difference(request: ApiRequest, *, with_: str) -> Response:
-    """Return the difference from the map of the job with id `with_` as a PNG."""
+    """Return the differences of the map from that of the job with id `with_`, as a PNG."""
     other, colours = _request_for_job(request, with_), request.dataset.class_colours
 
     def render() -> bytes:
