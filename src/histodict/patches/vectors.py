@@ -141,11 +141,11 @@ class PrecomputedSource(Protocol):
     Attributes
     ----------
     border : see `PreparedSource`
-    cells : (n, 2), row and column of the patch of each vector
+    grid_positions : (n, 2), row and column of the patch of each vector
     """
 
     border: str
-    cells: NDArray[np.int64]
+    grid_positions: NDArray[np.int64]
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
@@ -158,8 +158,8 @@ class PrecomputedSource(Protocol):
         vectors : (n, n_features), row by row
         """
 
-    def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors (n, n_features) of the patches at these indices of `cells`."""
+    def read_vectors(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors (n, n_features) of patches; `indices` refer to `grid_positions`."""
 
 
 class PatchFeatures:
@@ -258,10 +258,11 @@ class PrecomputedFeatures(PatchFeatures):
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Return up to n random vectors; the order of vectors in the file does not matter."""
-        indices = np.lexsort((stored.cells[:, 1], stored.cells[:, 0]))
+        positions = stored.grid_positions
+        indices = np.lexsort((positions[:, 1], positions[:, 0]))
         if allowed is not None:
-            indices = indices[allowed.accepts(stored.cells[indices, ::-1] * grid.stride_px)]
-        return stored.features_of(indices[np.sort(rng.permutation(len(indices))[:n])])
+            indices = indices[allowed.accepts(positions[indices, ::-1] * grid.stride_px)]
+        return stored.read_vectors(indices[np.sort(rng.permutation(len(indices))[:n])])
 
 
 def no_feature_file_message() -> str:
