@@ -35,7 +35,7 @@ from typing import Any
 from .annotations.annotation_file import AnnotationFile
 from .datasets.folder_layout import find_images
 from .datasets.manifest import ImageRecord
-from .decision.threshold import TRAINED_NOTE, count_trained_on, count_tuned_on
+from .decision.threshold import TRAINED_IMAGES_NOTE, count_training_images, count_tuning_images
 from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
@@ -530,7 +530,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_predictions(model.class_names_, rows)
     labelled = [row for row in rows if row.get("truth") in model.class_names_]
-    n_tuned = count_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
+    n_tuned = count_tuning_images(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
         scores["tuned"] = score_before_tuning(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
@@ -539,9 +539,9 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         scores = merge_patch_scores(scores, score_overlap(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
-        n_trained = count_trained_on(model.training_info_, paths)
+        n_trained = count_training_images(model.training_info_, paths)
         if n_trained:
-            scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
+            scores["trained"] = {"n_images": n_trained, "note": TRAINED_IMAGES_NOTE}
     if scores is None:
         (folder / SCORES).unlink(missing_ok=True)
     else:

@@ -256,7 +256,7 @@ def test_refitting_needs_images_of_the_classes_of_the_model(folder, tmp_path):
 def test_regions_have_the_usage_of_named_atoms(folder):
     table = folder / "set" / "manifest.csv"
     found = RegionDetector(SMALL, region="inflamed").fit(table)
-    named = found.with_atom_annotations(AtomAnnotations().changed([8, 9], name="dark nuclei"))
+    named = found.with_atom_annotations(AtomAnnotations().with_changes([8, 9], name="dark nuclei"))
     image = next((folder / "set" / "inflamed").iterdir())
     before, after = (model.predict_one(image, mpp=0.5) for model in (found, named))
     used = after.patch_map.concepts["dark nuclei"]

@@ -8,7 +8,7 @@ from scipy.stats import gaussian_kde
 
 from histodict.decision import threshold as two_groups
 from histodict.decision.calibration import ScoreCombination
-from histodict.decision.threshold import ERROR_RATE, is_bimodal
+from histodict.decision.threshold import SIGNIFICANCE_LEVEL, is_bimodal
 
 N_SETS = 200
 
@@ -40,7 +40,9 @@ def rate(draw, n_images):
     ids=["normal", "heavy tails", "skewed", "few wrong patches", "ten patches", "any number"],
 )
 def test_unimodal_scores_are_called_bimodal_at_the_stated_rate(draw, n_images):
-    allowed = ERROR_RATE + 3 * np.sqrt(ERROR_RATE * (1 - ERROR_RATE) / N_SETS)
+    allowed = SIGNIFICANCE_LEVEL + 3 * np.sqrt(
+        SIGNIFICANCE_LEVEL * (1 - SIGNIFICANCE_LEVEL) / N_SETS
+    )
     assert rate(draw, n_images) <= allowed
 
 
@@ -84,7 +86,7 @@ def ensemble_scores(rng, truth, spread):
 
 def test_wide_group_of_ensemble_scores_is_unimodal():
     """Compressed scores accumulate at both ends."""
-    for bounded, error_rate in ((True, None), (False, 1.6 * ERROR_RATE)):
+    for bounded, error_rate in ((True, None), (False, 1.6 * SIGNIFICANCE_LEVEL)):
 
         def draw(rng, n, bounded=bounded):
             scores, uncompressed = ensemble_scores(rng, np.zeros(n), 1.2)

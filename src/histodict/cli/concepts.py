@@ -154,9 +154,9 @@ def _write_tables(
     names = discovery.read_concept_names(output, len(dictionary.atoms))
     images, patients = discovery.image_names(source.records), source.patients
     rows = discovery.concept_rows(dictionary, usage, names, patients, images)
-    write_csv(output / discovery.TABLE, rows)
+    write_csv(output / discovery.CONCEPTS_TABLE, rows)
     usage_table = discovery.usage_rows(usage, names, patients, images)
-    write_csv(output / discovery.USAGE, source.restore_order(usage_table))
+    write_csv(output / discovery.USAGE_TABLE, source.restore_order(usage_table))
     recurrence = float(np.mean(dictionary.recurrence))
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
@@ -169,15 +169,15 @@ def _write_tables(
     labels = [record.label for record in source.records]
     if any(labels):
         _, predictions = discovery.concept_prediction_rows(usage, labels, images, names)
-        write_csv(output / discovery.PREDICTIONS, source.restore_order(predictions))
+        write_csv(output / discovery.PREDICTIONS_TABLE, source.restore_order(predictions))
         n_correct, n_tested = discovery.leave_one_patient_out_accuracy(usage, labels, patients)
         summary |= {
             "labelled": sum(map(bool, labels)),
             "unseen": n_tested,
             "leave_one_patient_out_accuracy": n_correct,
         }
-    elif (output / discovery.PREDICTIONS).exists():
-        warn(f"{output / discovery.PREDICTIONS} is unchanged, as no image has a label now")
+    elif (output / discovery.PREDICTIONS_TABLE).exists():
+        warn(f"{output / discovery.PREDICTIONS_TABLE} is unchanged, as no image has a label now")
     return summary
 
 

@@ -198,7 +198,7 @@ def edit(
         labels = list_atom_labels(base_model, model.class_names_)
         notes = base_model.atom_annotations
         for atoms, values in changes.atom_changes(labels):
-            notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
+            notes = notes.with_changes(parse_atom_selector(atoms, labels, notes), **values)
         changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
         if is_changed and output is None and preview.show is None:
@@ -289,7 +289,7 @@ def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str,
                 ", ".join(flag for flag in ("artefact", "disabled") if getattr(note, flag)),
                 note.date,
             ]
-            for note in notes.notes
+            for note in notes.entries
         ]
         print_table(("atom", "name", "group", "status", "date"), lines)
     else:
@@ -402,11 +402,11 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     if change := explanation.describe_change():
         typer.echo(change)
     predicted = explanation.classes[explanation.predicted_class]
-    rival = explanation.classes[explanation.rival]
-    if explanation.votes:
+    rival = explanation.classes[explanation.runner_up]
+    if explanation.member_contributions:
         votes = [
             [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.contribution):+.3g}"]
-            for v in explanation.votes
+            for v in explanation.member_contributions
         ]
         print_table(("base model", "description", f"contribution to {predicted}"), votes)
     # Of two classes, the second is positive.
@@ -419,7 +419,7 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
         usage = "" if part.usage is None else percent(part.usage)
         numbers = [f"{x + 0.0:+.3g}" for x in (contribution, contribution - excess, excess)]
         rows.append([part.full_name, usage, part.describe_reference(rival), *numbers])
-    for name, *values in explanation.sums(n_shown):
+    for name, *values in explanation.sum_rows(n_shown):
         rows.append([name, "", "", *(f"{value:+.3g}" for value in values)])
     header = (
         "concept",

@@ -188,7 +188,7 @@ def atoms(
             write_csv(report_options.table, [atom.row() for atom in report.statistics])
     if ensemble_note(model) and report_options.member == 1:
         warn(ensemble_note(model), "Note")
-    _warn_confounded_atoms(report.confounding, "", f"see {output}")
+    _warn_confounded_atoms(report.confounded_atoms, "", f"see {output}")
     for number, confounded in confounded_of_members.items():
         _warn_confounded_atoms(
             confounded, f"base model {number}: ", f"show them with --member {number}"

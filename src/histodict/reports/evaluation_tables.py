@@ -371,7 +371,7 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
     """Return whether a split is by image, so that training and test set may share patients."""
-    return any(split.by == "image" for split in evaluation.splits)
+    return any(split.unit == "image" for split in evaluation.splits)
 
 
 def count_shared_patients(evaluation: Evaluation) -> int:
