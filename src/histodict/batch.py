@@ -324,7 +324,7 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
     return [overlay, geojson, npz]
 
 
-SCORES = "scores.json"
+SCORES_FILE = "scores.json"
 _OUTPUT_VERSION = 12  # version of the output files; increases when their format changes
 
 _DEFAULT_QUPATH = GeoJSONOptions()
@@ -543,9 +543,9 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         if n_trained:
             scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
     if scores is None:
-        (folder / SCORES).unlink(missing_ok=True)
+        (folder / SCORES_FILE).unlink(missing_ok=True)
     else:
-        with atomic_write(folder / SCORES) as partial_file:
+        with atomic_write(folder / SCORES_FILE) as partial_file:
             partial_file.write_text(json.dumps(scores, indent=1), encoding="utf-8")
     return scores
 
