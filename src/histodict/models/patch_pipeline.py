@@ -565,7 +565,9 @@ class PatchPipeline(ImagePipeline):
     def _array_dimensions(self, method: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": method.code_dimension}
         recipe = self.recipe
-        length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)
+        length = get_patch_features(recipe.features).vector_length(
+            recipe.patch_px, recipe.n_channels
+        )
         if length is not None:
             sizes["inputs" if recipe.n_components else "features"] = length
         return sizes

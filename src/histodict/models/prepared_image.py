@@ -215,7 +215,7 @@ class PreparedImage:
         self._features = get_patch_features(recipe.features)
         if self._features.is_precomputed:
             raise ImageError(f"{source.path}: {no_feature_file_message()}")
-        self._features.check(recipe.patch_px, recipe.grid_stride_px)
+        self._features.check_grid(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
         self.border, self.cache = recipe.border_mode, cache
         self.path = source.path
@@ -346,7 +346,7 @@ class PreparedImage:
             return np.zeros(0, bool)
         return self.tissue_fraction(patches) >= self._recipe.min_tissue_fraction
 
-    def tissue_windows(
+    def tissue_patch_mask(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
         """Return the mask (rows, columns) of patches with enough tissue.
@@ -496,14 +496,14 @@ class PrecomputedImage(PreparedImage):
         """
         indices = self._positions[rows, columns]
         has_patch = indices != NO_PATCH
-        return has_patch, self.features_of(indices[has_patch].astype(np.int64))
+        return has_patch, self.vectors_at(indices[has_patch].astype(np.int64))
 
-    def features_of(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+    def vectors_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the vectors of patches.
 
-        `positions` are indices into the patches of the file that lie inside the outlines.
+        `indices` are indices into the patches of the file that lie inside the outlines.
         """
-        return self._file.read_rows(self._rows[positions])
+        return self._file.read_rows(self._rows[indices])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
