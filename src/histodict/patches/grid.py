@@ -49,7 +49,7 @@ class RegionSource(Protocol):
 class PatchGrid:
     """Regular grid of patches over an image.
 
-    The cell of a patch is the square with the same centre and the side `step`; cells do not overlap.
+    A patch has a grid cell: the square with the same centre and side `step`. Cells do not overlap.
 
     Attributes
     ----------
