@@ -205,7 +205,7 @@ def with_absolute_paths(record: ImageRecord) -> ImageRecord:
 
 
 def ground_truth_to_json(record: ImageRecord) -> Content:
-    """Return label, mask and outlines of a record as JSON values, to score its patch map later."""
+    """Return the label, mask and annotations of a record as JSON values, for later scoring."""
     content: Content = {
         "path": str(record.path),
         "label": record.label,

@@ -275,12 +275,15 @@ def _compare_predictions(
     return rows
 
 
-def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
-    return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
+def _annotation_rows(annotations: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
+    return [{"label": labels[note["atom"]]} | note for note in annotations.to_list()]
 
 
-def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
-    if notes:
+def _print_edits(
+    annotations: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]
+) -> None:
+    """Print a table of the annotated atoms and, if there are rows, a table of the predictions."""
+    if annotations:
         lines = [
             [
                 labels[note.atom],
@@ -289,7 +292,7 @@ def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str,
                 ", ".join(flag for flag in ("artefact", "disabled") if getattr(note, flag)),
                 note.date,
             ]
-            for note in notes.notes
+            for note in annotations.notes
         ]
         print_table(("atom", "name", "group", "status", "date"), lines)
     else:

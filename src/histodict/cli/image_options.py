@@ -225,7 +225,7 @@ def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
 
 
 def warn_of_unknown_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """Warn if the pixel size of images, or of the images the model was trained on, is unknown."""
+    """Warn if one of these pixel sizes, or that of the training images, is unknown."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
@@ -238,7 +238,7 @@ def warn_of_unknown_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> Non
 def warn_of_unknown_input_pixel_sizes(
     model: Model, records: Sequence[ImageRecord], size_option: PixelSizeOption
 ) -> None:
-    """Call `warn_of_unknown_pixel_sizes` for images that have not yet been predicted."""
+    """Warn before prediction if the pixel size of images, or of the training images, is unknown."""
     sizes = [size_option.with_table_mpp(record.mpp).resolve(record.path) for record in records]
     warn_of_unknown_pixel_sizes(model, [size.with_assumed_mpp(model.model_.mpp_) for size in sizes])
 
@@ -490,7 +490,7 @@ class PixelInputOptions:
 
 
 def _skip_reason(path: Path) -> str:
-    """Return the reason why an entry of a folder of images is skipped."""
+    """Return the reason why a file or sub-folder of an image folder is skipped."""
     from ..datasets.folder_layout import MASK_FOLDER_NAMES
     from ..images.file_types import special_file_kind
 
@@ -504,7 +504,7 @@ def _skip_reason(path: Path) -> str:
 
 
 def _resolve_path(path: Path) -> str:
-    """Return the resolved path; the absolute path for a dangling link or a device."""
+    """Return the absolute path; symbolic links to files and folders are resolved."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())
 

@@ -99,7 +99,7 @@ def predict(
     failures.csv; the exit status is then 1.
     """
     with report_errors():
-        digest = _digest(model_options.model)
+        digest = _hash_model_file(model_options.model)
         model = model_options.load(execution.jobs)
         result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
@@ -112,7 +112,7 @@ def predict(
     _print_predictions(result, summary, output, files, as_json)
 
 
-def _digest(file: Path) -> str:
+def _hash_model_file(file: Path) -> str:
     """Return the digest of a model file; compute it before loading, as the file may be replaced."""
     import hashlib
 

@@ -299,11 +299,11 @@ class PatchMap:
         """
         grid = self.grid
         return (
-            self._lines(0, grid.n_columns, grid.left).tolist(),
-            self._lines(1, grid.n_rows, grid.top).tolist(),
+            self._cell_lines_along(0, grid.n_columns, grid.left).tolist(),
+            self._cell_lines_along(1, grid.n_rows, grid.top).tolist(),
         )
 
-    def _lines(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
+    def _cell_lines_along(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
         lines: NDArray[np.float64] = np.arange(count + 1, dtype=np.float64) * self.grid.step
         lines += self.grid.shift
         lines += first

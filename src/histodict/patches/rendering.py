@@ -186,15 +186,15 @@ def png_data_uri(pixels: NDArray[np.uint8]) -> str:
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 85) -> bytes:
     """Return an RGB image as bytes in JPEG format."""
-    return _encode(pixels, format="JPEG", quality=quality)
+    return _encode_image(pixels, format="JPEG", quality=quality)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return an RGB image as bytes in PNG format."""
-    return _encode(pixels, format="PNG", compress_level=3)
+    return _encode_image(pixels, format="PNG", compress_level=3)
 
 
-def _encode(pixels: NDArray[np.uint8], **options: Any) -> bytes:
+def _encode_image(pixels: NDArray[np.uint8], **options: Any) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, **options)
     return buffer.getvalue()

@@ -302,7 +302,7 @@ class PixelFeatures(PatchFeatures):
         is_tissue = image.tissue_patch_mask(pixels, grid.patch_px, grid.stride_px)
         if not is_tissue.any():
             no_patches = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
-            return is_tissue, _concatenate_scales(
+            return is_tissue, _concatenate_vectors(
                 [self.make_vectors(no_patches)] * min(2, image.context)
             )
         # Pixels are normalised once, before overlapping patches are cut.
@@ -315,7 +315,7 @@ class PixelFeatures(PatchFeatures):
         ]
         if image.context > 1:
             parts.append(self.make_vectors(_context_patches(image, grid, area, is_tissue)))
-        return is_tissue, _concatenate_scales(parts)
+        return is_tissue, _concatenate_vectors(parts)
 
     def sample(
         self,
@@ -335,12 +335,12 @@ class PixelFeatures(PatchFeatures):
     def _multiscale_vectors(
         self, image: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
-        """Return one vector per patch, in which all scales have equal weight.
+        """Return one vector per patch, in which the patch and its context have equal weight.
 
         `patches` are the patches and their contexts, (n, n_scales, patch_px, patch_px, 3).
         """
         parts = [self.make_vectors(image.normalize(patches[:, i])) for i in range(patches.shape[1])]
-        return _concatenate_scales(parts)
+        return _concatenate_vectors(parts)
 
 
 def _context_patches(
@@ -358,8 +358,8 @@ def _context_patches(
     return image.normalize(downsample_contexts(area, side * context, stride, context, is_selected))
 
 
-def _concatenate_scales(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Concatenate unit vectors of several scales with equal weight; the result has unit norm."""
+def _concatenate_vectors(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Concatenate unit vectors of patches and of their contexts, and scale to unit norm."""
     if len(parts) == 1:
         return parts[0]
     joined = np.hstack(parts)
@@ -448,8 +448,8 @@ class StoredPatches:
             raise ValueError(
                 f"features must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
             )
-        shape, n_labels = self._open().shape, len(self.labels)
-        if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
+        shape, n_labels = self._open_patches().shape, len(self.labels)
+        if self._open_patches().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
             raise ValueError(
                 f"{self.patches_file}: must contain uint8 values of shape (n, size, size, 3)"
             )
@@ -468,8 +468,8 @@ class StoredPatches:
     def read(self, rows: slice) -> NDArray[np.float32]:
         """Return the vectors (n, n_features) of the patches in these rows."""
         # Opened each time, as pages of an open memory map count as memory of the process.
-        return PATCH_FEATURES[self.features](self._open()[rows])
+        return PATCH_FEATURES[self.features](self._open_patches()[rows])
 
-    def _open(self) -> NDArray[np.uint8]:
+    def _open_patches(self) -> NDArray[np.uint8]:
         patches: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)
         return patches
