@@ -49,7 +49,7 @@ def contains_truth(metric: Metric, repeat: Repeat, truth: float, n_replicates: i
     def statistic(_: int, rows: NDArray[np.int64]) -> float:
         return metric(repeat.labels[rows], repeat.predictions[rows])
 
-    sample = PatientBootstrap([repeat]).replicates(statistic, n_replicates, 0)
+    sample = PatientBootstrap([repeat]).draw_replicates(statistic, n_replicates, 0)
     ends = np.quantile(sample.values, [0.025, 0.975]), sample.interval(0.95)
     return [bool(low <= truth <= high) for low, high in ends]
 

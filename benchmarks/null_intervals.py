@@ -28,7 +28,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from histodict.datasets.manifest import ImageRecord, Manifest
-from histodict.metrics.intervals import CROSS_VALIDATED, BootstrapReplicates
+from histodict.metrics.intervals import CROSS_VALIDATION_WIDENING, BootstrapReplicates
 from histodict.model_selection.protocols import k_folds
 
 PATIENTS = (8, 16, 30, 60)
@@ -209,7 +209,7 @@ def run(
             "mean": values.mean(),
             "± (standard error)": values.std() / np.sqrt(n_studies),
         }
-        for how, wider in (("patients alone", 1.0), ("now", CROSS_VALIDATED)):
+        for how, wider in (("patients alone", 1.0), ("now", CROSS_VALIDATION_WIDENING)):
             ends = np.array([d.ends(wider) for d in found[metric]])
             row[f"{how}: below"] = (ends[:, 1] < truth).mean()
             row[f"{how}: above"] = (ends[:, 0] > truth).mean()

@@ -108,8 +108,10 @@ def candidates(method: str, patches: str | None = None) -> list[Candidate]:
 def default_candidate(method: str) -> Candidate:
     """Return the preset with fewer patches, which is a candidate of most methods."""
     as_it_is = Candidate(DEFAULT, ())
-    wanted = as_it_is.recipe(method).values()
-    return next((c for c in candidates(method) if c.recipe(method).values() == wanted), as_it_is)
+    wanted = as_it_is.recipe(method).setting_values()
+    return next(
+        (c for c in candidates(method) if c.recipe(method).setting_values() == wanted), as_it_is
+    )
 
 
 # --- tasks --------------------------------------------------------------------------------------

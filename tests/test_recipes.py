@@ -44,5 +44,5 @@ def test_pixel_settings_are_refused_for_precomputed_features():
             specified.parse_settings(setting)
     assert specified.parse_settings({"patch_px": "20", "n_components": "5"}).n_components == 5
     assert (
-        specified.replace_settings(specified.values()).quality_filters == "none"
+        specified.replace_settings(specified.setting_values()).quality_filters == "none"
     )  # without changes, all settings may be listed

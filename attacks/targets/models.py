@@ -172,7 +172,8 @@ class Models(Target):
         scores = [response.score] if model.finds_regions else list(response.scores)
         probabilities = [] if model.finds_regions else list(response.probabilities.values())
         margins = [] if response.patch_map is None else response.patch_map.margins.ravel().tolist()
-        return [response.top_label, [*scores, *probabilities, *margins, response.value or 0.0]]
+        value = response.decision_value or 0.0
+        return [response.top_label, [*scores, *probabilities, *margins, value]]
 
 
 _NAMES = (*_KINDS, *_METHODS, *_WHOLE)

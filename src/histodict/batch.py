@@ -282,12 +282,12 @@ def predict_and_export(
 
 def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
     """Predict an image; if it is a feature file of a known image, place the map on that image."""
-    image, within = task.record.image, task.record.region_of_interest
+    image, region = task.record.image, task.record.region_of_interest
     prediction: Prediction = model.predict_one(
-        task.record.path, mpp=task.image_pixel_size, callback=callback, within=within
+        task.record.path, mpp=task.image_pixel_size, callback=callback, region_of_interest=region
     )
-    if within is not None and not prediction.n_patches:
-        raise ValueError(f"{within.path}: no patch with tissue lies inside these annotations")
+    if region is not None and not prediction.n_patches:
+        raise ValueError(f"{region.path}: no patch with tissue lies inside these annotations")
     if image is not None and prediction.patch_map is not None:
         prediction = replace(prediction, patch_map=prediction.patch_map.align_if_possible(image))
         # Regions move with the map.

@@ -49,7 +49,7 @@ def test_only_the_threshold_changes(manifest, tmp_path, folds):
         tissue, margins = old.patch_map.tissue, old.patch_map.margins[..., 1]
         found = new.patch_map.margins[..., 1][tissue]
         np.testing.assert_allclose(found, margins[tissue] - shift, atol=1e-5)
-    assert adapted.threshold == pytest.approx(model.value_from_score(shift))
+    assert adapted.threshold == pytest.approx(model.score_to_decision_value(shift))
     assert loaded.training_info_["tuning"][-1]["n_images"] == len(scores)
     assert "tuning" not in model.training_info_
 

@@ -15,7 +15,7 @@ import histodict
 from histodict.cli import app
 from histodict.datasets.manifest import ManifestError, read_manifest
 from histodict.datasets.record import count_patients, describe_patients, differ_by_one_letter
-from histodict.metrics.intervals import RELIABLE_PATIENTS, few_patients_warning
+from histodict.metrics.intervals import MIN_RELIABLE_PATIENTS, few_patients_warning
 from histodict.models import TissueClassifier
 from histodict.models.recipe import Recipe
 
@@ -197,7 +197,10 @@ def test_few_patients_are_warned_of(small_models, tmp_path):
         and "the 95 % intervals are unreliable, usually too narrow" in output
     )
     assert scores["few_patients"] in output
-    labels, patients = ["a", "b"] * RELIABLE_PATIENTS, np.repeat(range(RELIABLE_PATIENTS), 2)
+    labels, patients = (
+        ["a", "b"] * MIN_RELIABLE_PATIENTS,
+        np.repeat(range(MIN_RELIABLE_PATIENTS), 2),
+    )
     assert few_patients_warning(labels, patients) == ""
     assert "(9 with images of 'b')" in few_patients_warning([*labels[:-1], "a"], patients)
 

@@ -67,7 +67,7 @@ def predict(model, table, folder):
 
 def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path):
     assert describe_tuning(model.training_info_) == ""
-    moved = model.with_threshold(model.threshold + 0.1).tuned_on(paths(table))
+    moved = model.with_threshold(model.threshold + 0.1).with_tuning_images(paths(table))
     header = read_header(save_model(moved, tmp_path / "m.histodict"))
     (change,) = header["training_info"]["tuning"]
     assert change["source"] == "manual" and change["n_images"] == len(paths(table))
@@ -96,14 +96,14 @@ def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, tabl
     plain, output = predict(model, table, tmp_path / "plain")
     assert "tuned" not in plain and NOTE not in output
     predictions = [model.predict_one(path) for path in paths(table)]
-    values = sorted(prediction.value for prediction in predictions)
+    values = sorted(prediction.decision_value for prediction in predictions)
     if way == "by hand":
         changed = model.with_threshold(values[1])
     else:
         changed = model.adapt_threshold(
             [prediction.score + 1 for prediction in predictions], force=True
         )
-    found, output = predict(changed.tuned_on(paths(table)), table, tmp_path)
+    found, output = predict(changed.with_tuning_images(paths(table)), table, tmp_path)
     assert found["tuned"]["n_images"] == 16
     assert found["tuned"]["note"] == NOTE and NOTE in " ".join(output.split())
     assert "untuned" in output
@@ -113,7 +113,7 @@ def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, tabl
 
 
 def test_scores_on_other_images_are_not_flagged(model, table, tmp_path):
-    moved = model.with_threshold(model.threshold + 0.1).tuned_on([])
+    moved = model.with_threshold(model.threshold + 0.1).with_tuning_images([])
     found, output = predict(moved, table, tmp_path)
     assert "tuned" not in found and NOTE not in output
 
@@ -143,7 +143,7 @@ def test_disabled_atoms_are_recorded_and_names_are_not(table):
 def test_detector_records_the_number_of_patches(table, tmp_path):
     recipe = replace(FAST, features="rgb", aggregation="proportion")
     model = RegionDetector(recipe, region="red").fit(read_manifest(table))
-    moved = model.with_threshold(model.min_patches_ + 2).tuned_on(paths(table))
+    moved = model.with_threshold(model.min_patches_ + 2).with_tuning_images(paths(table))
     (change,) = moved.training_info_["tuning"]
     assert (change["previous"], change["value"]) == (model.min_patches_, model.min_patches_ + 2)
     assert (

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from histodict.cli import app
 from histodict.datasets.manifest import ImageRecord, Manifest, read_manifest
-from histodict.metrics.confounding import associations, find_confounders
+from histodict.metrics.confounding import find_associations, find_confounders
 from histodict.models.model_file import read_header
 
 SMALL = ("n_atoms=6", "n_iter=1", "patches_per_class=60", "patch_px=8", "downsample=1")
@@ -114,7 +114,7 @@ def test_false_positives_are_rare():
             "mean colour": list(map(tuple, rng.normal(size=(n, 3))[patients])),
             "white point": list(map(tuple, rng.normal(size=(n, 3))[patients])),
         }
-        found = associations(properties, labels.astype(str), patients.astype(str))
+        found = find_associations(properties, labels.astype(str), patients.astype(str))
         n_alarms += any(each.p_value <= 0.05 for each in found)
     assert n_alarms <= 0.05 * n_sets + 2 * np.sqrt(0.05 * 0.95 * n_sets)
 
@@ -165,7 +165,7 @@ def test_thousands_of_values_take_little_memory():
     labels, patients = ["ab"[i % 2] for i in range(n)], [f"p{i}" for i in range(n)]
     tracemalloc.start()
     try:
-        (batch,) = associations({"batch": text}, labels, patients)
+        (batch,) = find_associations({"batch": text}, labels, patients)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

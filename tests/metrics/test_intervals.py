@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
 
-from histodict.metrics.intervals import CROSS_VALIDATED, PatientBootstrap, bootstrap_interval
+from histodict.metrics.intervals import (
+    CROSS_VALIDATION_WIDENING,
+    PatientBootstrap,
+    bootstrap_interval,
+)
 from histodict.metrics.scores import accuracy, auc, balanced_accuracy
 from histodict.model_selection.protocols import Repeat
 from tests.model_selection.manifests import clustered
@@ -24,7 +28,7 @@ def percentile_interval(metric, tested):
         return metric(tested.labels[rows], tested.predictions[rows])
 
     return np.quantile(
-        PatientBootstrap([tested]).replicates(of_rows, 2000, 0).values, [0.025, 0.975]
+        PatientBootstrap([tested]).draw_replicates(of_rows, 2000, 0).values, [0.025, 0.975]
     )
 
 
@@ -253,8 +257,8 @@ def test_cross_validated_intervals_rarely_exclude_one_half_without_signal():
         def statistic(_, rows, tested=tested):
             return balanced_accuracy(tested.labels[rows], tested.predictions[rows])
 
-        sample = PatientBootstrap([tested]).replicates(statistic, 100, 0)
-        for place, wider in enumerate((1.0, CROSS_VALIDATED)):
+        sample = PatientBootstrap([tested]).draw_replicates(statistic, 100, 0)
+        for place, wider in enumerate((1.0, CROSS_VALIDATION_WIDENING)):
             low, high = sample.interval(0.95, wider)
             excluded[place] += not low <= 0.5 <= high
     assert excluded[0] / n_studies > 0.08

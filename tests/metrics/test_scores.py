@@ -113,7 +113,7 @@ def test_roc_curve_points_equal_their_thresholds(scored, positive):
     # each threshold has one more distinct score above it
     below = [*np.unique(scores)[::-1], -np.inf]
     points = [*zip(below, curve.false_positive_rate, curve.false_negative_rate, strict=True)]
-    for threshold, false_alarm, miss in [*points, (0.33, *curve.operating)]:
+    for threshold, false_alarm, miss in [*points, (0.33, *curve.operating_point)]:
         output = np.where(scores > threshold, positive, other)
         assert 1 - miss == pytest.approx(sensitivity(labels, output, positive=positive))
         assert 1 - false_alarm == pytest.approx(specificity(labels, output, positive=positive))

@@ -151,19 +151,21 @@ def test_image_has_a_part_for_every_class(planted, model):
 def test_prediction_within_outlines_equals_that_of_the_complete_image_there(planted, model):
     path, synthetic = planted / "slides" / "s1.png", planted / "geojson" / "s1.geojson"
     complete = model.predict(path, mpp=0.5).patch_map
-    part = model.predict(path, mpp=0.5, within=AnnotationFile(synthetic, ("Inflamed",))).patch_map
+    part = model.predict(
+        path, mpp=0.5, region_of_interest=AnnotationFile(synthetic, ("Inflamed",))
+    ).patch_map
     inside = shares(star_pixels(), *complete.corners(), 16) >= 0.5
     assert 0 < inside.sum() < inside.size
     np.testing.assert_array_equal(
         part.predicted_classes, np.where(inside, complete.predicted_classes, NO_TISSUE)
     )
     np.testing.assert_allclose(part.margins[inside], complete.margins[inside], atol=1e-4)
-    folder = model.predict([path], mpp=0.5, within=planted / "geojson")
-    both = model.predict(path, mpp=0.5, within=str(synthetic)).patch_map
+    folder = model.predict([path], mpp=0.5, region_of_interest=planted / "geojson")
+    both = model.predict(path, mpp=0.5, region_of_interest=str(synthetic)).patch_map
     assert (folder[0].patch_map.predicted_classes == both.predicted_classes).all()
     assert (both.tissue & ~part.tissue).any()
     with pytest.raises(ManifestError, match="one annotation file, but there are 2 images"):
-        model.predict([path, path], within=synthetic)
+        model.predict([path, path], region_of_interest=synthetic)
     with pytest.raises(ValueError, match="uses whole images and cannot be limited"):
         other = histodict.TissueClassifier("fast", method="lbp-colour")
         other.fit(split_by_annotation(read_with(planted), ["Inflamed", "Healthy"]))

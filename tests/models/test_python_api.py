@@ -430,7 +430,7 @@ def test_unknown_settings_are_refused_with_a_suggestion(kind):
 def test_setting_names_differ_from_constructor_parameters():
     own = {"recipe", "recipes", "method", "region", "folds", "cache", "verbose", "n_jobs"}
     for method in histodict.methods.registry.METHODS:
-        assert not own & Recipe(method).settings()
+        assert not own & Recipe(method).setting_names()
 
 
 @pytest.mark.parametrize("kind", KINDS)

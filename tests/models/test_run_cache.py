@@ -156,7 +156,7 @@ def test_run_with_a_damaged_map_is_repeated(sides, tmp_path):
     other = {"healthy": "inflamed", "inflamed": "healthy"}
     wrong = replace(test, records=tuple(replace(r, label=other[r.label]) for r in test.records))
     made = RunCache(tmp_path / "kept").run(run_of((train, wrong)))
-    file = sorted(made.maps.iterdir())[0]
+    file = sorted(made.map_folder.iterdir())[0]
     content_before = file.read_bytes()
     file.write_bytes(content_before[:-9])
     with pytest.warns(UserWarning, match=f"{file.name} was changed"):
@@ -186,7 +186,7 @@ def test_peak_memory_includes_inner_runs(sides, monkeypatch):
 
 def test_damaged_map_is_treated_as_missing(sides, tmp_path):
     made = RunCache(tmp_path / "kept").run(run_of(sides))
-    made.maps.mkdir(exist_ok=True)
-    (made.maps / "0.npz").write_bytes(b"no map")
+    made.map_folder.mkdir(exist_ok=True)
+    (made.map_folder / "0.npz").write_bytes(b"no map")
     with pytest.warns(UserWarning, match="damaged map is not shown"):
         assert made.load_map(0) is None

@@ -123,8 +123,10 @@ def test_ensemble_has_probabilities_and_an_adjusted_threshold(halves, tmp_path):
         probabilities = prediction.probabilities
         assert sum(probabilities.values()) == pytest.approx(1)
         assert probabilities[prediction.label] >= 0.5
-        value = model.value_from_score(prediction.score)
-        assert value == pytest.approx(plain.value_from_score(plain.predict(record.path).score))
+        value = model.score_to_decision_value(prediction.score)
+        assert value == pytest.approx(
+            plain.score_to_decision_value(plain.predict(record.path).score)
+        )
         assert (value > model.threshold) == (prediction.label == model.classes_[1])
         assert prediction.prediction_set == [
             name
@@ -169,12 +171,12 @@ def test_proportion_map_shows_the_counted_patches(halves):
     raw = model.model_.score_image(record.path, record.mpp).patch_map
     np.testing.assert_array_equal(prediction.patch_map.predicted_classes, raw.predicted_classes)
     share, theta = prediction.proportions["inflamed"], prediction.threshold
-    assert prediction.value == pytest.approx(share)
+    assert prediction.decision_value == pytest.approx(share)
     assert f"{100 * share:.0f} % of the patches; inflamed if ≥ {100 * theta:.0f} %" in (
         prediction.summary()
     )
     row = prediction.row()
-    assert row["decision_value"] == prediction.value and row["threshold"] == theta
+    assert row["decision_value"] == prediction.decision_value and row["threshold"] == theta
 
 
 def test_two_classes_have_one_score_and_more_have_one_each(halves):
@@ -202,7 +204,7 @@ def test_two_classes_have_one_score_and_more_have_one_each(halves):
 
 def test_threshold_can_be_moved(model, halves):
     record = halves[1].records[0]
-    value = model.value_from_score(model.predict(record.path, mpp=record.mpp).score)
+    value = model.score_to_decision_value(model.predict(record.path, mpp=record.mpp).score)
     for shift, place in ((-0.01, 1), (0.01, 0)):
         moved = model.with_threshold(value + shift)
         assert moved.threshold == pytest.approx(value + shift)
@@ -239,7 +241,7 @@ def test_prediction_is_updated_for_a_moved_threshold(halves, rule):
     model = TissueClassifier(small).fit(halves[0])
     records = halves[1].records[:6]
     before = [model.predict_one(record.path, mpp=record.mpp) for record in records]
-    values = sorted(prediction.value for prediction in before)
+    values = sorted(prediction.decision_value for prediction in before)
     n_below = sum(value <= model.decision_threshold.value for value in values)
     place = 2 if n_below != 2 else 3  # different from the threshold of the model
     moved = model.with_threshold((values[place - 1] + values[place]) / 2)

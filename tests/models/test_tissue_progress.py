@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from histodict.models.prepared_image import window_progress
+from histodict.models.prepared_image import chunk_progress
 
 LARGE, SMALL = (20_000, 10_000), (2_000, 1_000)
 WINDOWS = [
@@ -16,7 +16,7 @@ WINDOWS = [
 
 def test_windows_count_by_their_patches():
     reports = []
-    report = window_progress(WINDOWS, LARGE, reports.append)
+    report = chunk_progress(WINDOWS, LARGE, reports.append)
     for n_done in (1, 2, 3):
         report(n_done)
     assert [(p.stage, p.done, p.total) for p in reports] == [("slide", n, 3) for n in range(4)]
@@ -26,6 +26,6 @@ def test_windows_count_by_their_patches():
 @pytest.mark.parametrize(("windows", "size"), [(WINDOWS, SMALL), ([], LARGE)])
 def test_small_or_empty_images_report_nothing(windows, size):
     reports = []
-    report = window_progress(windows, size, reports.append)
+    report = chunk_progress(windows, size, reports.append)
     report(len(windows))
     assert reports == []

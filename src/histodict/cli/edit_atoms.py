@@ -207,7 +207,7 @@ def edit(
             raise ValueError("--features and --mpp need --show or --refit-rule")
         records = preview.images.list_images() if preview.show else []
         if records and notes.disabled != base_model.atom_annotations.disabled:
-            changed = changed.tuned_on([record.path for record in records])
+            changed = changed.with_tuning_images([record.path for record in records])
         if changes.refit_rule is not None:
             changed = _refit_decision_rule(changed, changes.refit_rule, preview, member - 1)
         if output is not None:
@@ -265,7 +265,7 @@ def _compare_predictions(
             arguments: dict[str, Any] = {
                 "mpp": size,
                 "callback": callback,
-                "within": record.region_of_interest,
+                "region_of_interest": record.region_of_interest,
             }
             old, new = (m.predict_one(record.path, **arguments) for m in (model, edited_model))
             row = {"path": str(record.path), "before": old.row()["top_label"]}
@@ -378,7 +378,10 @@ def explain(
             for record in records:
                 size: PixelSizeOption = size_option.with_table_mpp(record.mpp)
                 explanation = model.explain(
-                    record.path, mpp=size, within=record.region_of_interest, callback=callback
+                    record.path,
+                    mpp=size,
+                    region_of_interest=record.region_of_interest,
+                    callback=callback,
                 )
                 explanations.append(explanation)
         if output is not None:

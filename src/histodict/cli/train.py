@@ -367,7 +367,7 @@ def adapt(
             model, records, images.pixel_size, skip_unreadable
         )
         warn_of_skipped_images(failures, len(records))
-        adapted = model.adapt_threshold(scores, force=force).tuned_on(scored_paths)
+        adapted = model.adapt_threshold(scores, force=force).with_tuning_images(scored_paths)
         change = adapted.training_info_["tuning"][-1]
         if failures:
             change["left_out"] = failures

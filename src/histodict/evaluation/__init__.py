@@ -55,7 +55,7 @@ from ..model_selection.splits import (
 from ..models import Model, load_model, save_model
 from ..models.cross_validation import PACKAGES
 from ..models.inputs import has_background_and_region
-from ..models.model_file import SUFFIX, ModelFileError
+from ..models.model_file import MODEL_SUFFIX, ModelFileError
 from ..models.plan import ENSEMBLE_PRESETS, Plan
 from ..models.recipe import PRESETS, Recipe
 from ..models.region_detector import region_classes
@@ -502,7 +502,7 @@ def load_or_train_model(
 ) -> Model:
     """Load the model of a task from `folder`, or train and save it."""
     run = task.create_run(manifest, execution)
-    file = folder / f"{run.key}{SUFFIX}"
+    file = folder / f"{run.key}{MODEL_SUFFIX}"
     if file.is_file():
         try:
             return load_model(file, n_jobs=execution.n_jobs)

@@ -167,9 +167,9 @@ class ConceptTrainingSet:
     def open(self, index: int) -> Any:
         """Open the image at an index as a prepared image."""
         record = self.records[index]
-        mpp = self.pixel_size(record).user_mpp
+        mpp, region = self.pixel_size(record).user_mpp, record.region_of_interest
         return open_prepared_image(
-            record.path, mpp, self.recipe, trained=self.metadata, within=record.region_of_interest
+            record.path, mpp, self.recipe, trained_metadata=self.metadata, region_of_interest=region
         )
 
     def describe_size_differences(self) -> str:

@@ -550,7 +550,7 @@ def explain(
     image: ImageLike | str,
     *,
     mpp: MppLike = None,
-    within: AnnotationFile | None = None,
+    region_of_interest: AnnotationFile | None = None,
     callback: Callback = no_callback,
 ) -> Explanation:
     """Explain the prediction of any model for one image.
@@ -560,7 +560,7 @@ def explain(
     model : fitted classifier, ensemble or region detector
     image : image, or its path
     mpp : pixel size in µm, as a number or an option
-    within : region of interest; None for the whole image
+    region_of_interest : outlines; patches outside of these are ignored. None uses the whole image
     callback : receives the progress
 
     Returns
@@ -572,7 +572,7 @@ def explain(
     pipelines = [estimator.model_ for estimator in getattr(model, "estimators_", [model])]
     recorders = [ActivityRecorder(pipeline, select) for pipeline in pipelines]
     prediction = model.with_recorders(recorders).predict_one(
-        path, mpp=mpp, callback=callback, within=within
+        path, mpp=mpp, callback=callback, region_of_interest=region_of_interest
     )
     classes, n = tuple(model.class_names_), count_scores(len(model.class_names_))
     if model.finds_regions:

@@ -29,33 +29,33 @@ from ..datasets.survey import image_properties
 _LEVEL = 0.95
 _MAX_GROUPS = 60  # groups of patients in the jackknife
 _MIN_PATIENTS = 8  # for an interval
-_EPSILON = 1e-12  # tolerance of variances and fractions
+_VARIANCE_TOLERANCE = 1e-12  # tolerance of variances and of their fractions
 _PERMUTATION_BATCH = 50  # permutations computed at once
 _N_AVERAGED = 10  # number of largest η² that are averaged
 
 Groups = NDArray[np.int64]  # index of the group of each unit, (n_units,)
 
 
-def arcsine_sqrt(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def arcsine_sqrt(fractions: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the arcsine square-root transform of fractions, which stabilises their variance.
 
     Parameters
     ----------
-    shares : fractions between 0 and 1, of any shape
+    fractions : fractions between 0 and 1, of any shape
 
     Returns
     -------
     ndarray
     """
-    return np.arcsin(np.sqrt(shares.clip(0, 1)))
+    return np.arcsin(np.sqrt(fractions.clip(0, 1)))
 
 
 @dataclass(frozen=True)
 class IntraclassCorrelation:
     """Intraclass correlation of each of n measurements, (n,), with limits of its interval.
 
-    The value is NaN for constant measurements, and if no block has two groups of which one has two
-    units or more. The limits are NaN with fewer than eight patients.
+    The value is NaN for constant measurements. All values are NaN unless a block has two groups,
+    one of them with two or more units. The limits are NaN with fewer than eight patients.
     """
 
     value: NDArray[np.float64]
@@ -64,7 +64,7 @@ class IntraclassCorrelation:
 
 
 def intraclass_correlation(
-    shares: NDArray[np.float64], blocks: Groups, groups: Groups, patients: Groups
+    fractions: NDArray[np.float64], blocks: Groups, groups: Groups, patients: Groups
 ) -> IntraclassCorrelation:
     """Return the intraclass correlation σ²_b / (σ²_b + σ²) of fractions within blocks.
 
@@ -74,9 +74,11 @@ def intraclass_correlation(
 
     Parameters
     ----------
-    shares : (n_units, n), n fractions of each unit, to which `arcsine_sqrt` is applied
-    blocks, groups, patients : (n_units,), indices of block, group and patient of each unit. Each
-        group lies in one block, such as the patients of a class; blocks of one group are ignored
+    fractions : (n_units, n), n fractions of each unit, to which `arcsine_sqrt` is applied
+    blocks : (n_units,), block index of each unit, such as its class
+    groups : (n_units,), group index of each unit, such as its site within the class. A group lies
+        in one block; blocks with a single group are ignored
+    patients : (n_units,), patient index of each unit
 
     Returns
     -------
@@ -87,11 +89,11 @@ def intraclass_correlation(
     Arvesen, Schmitz, "Robust procedures for variance component problems using the jackknife",
     Biometrics 26 (1970) 677-686.
     """
-    undefined = np.full(shares.shape[1], np.nan)
-    rows = _units_of_mixed_blocks(blocks, groups)
+    undefined = np.full(fractions.shape[1], np.nan)
+    rows = _units_of_multigroup_blocks(blocks, groups)
     if not len(rows):
         return IntraclassCorrelation(undefined, undefined, undefined)
-    values, keys = arcsine_sqrt(shares[rows]), (blocks[rows], groups[rows])
+    values, keys = arcsine_sqrt(fractions[rows]), (blocks[rows], groups[rows])
     estimate = _log_within_fraction(values, *keys)
     left_out = _jackknife_groups(keys[1], patients[rows])
     subsets = [np.flatnonzero(left_out != number) for number in np.unique(left_out)]
@@ -106,7 +108,7 @@ def intraclass_correlation(
     return IntraclassCorrelation(*(np.clip(each, 0, 1) for each in (value, low, high)))
 
 
-def _units_of_mixed_blocks(blocks: Groups, groups: Groups) -> Groups:
+def _units_of_multigroup_blocks(blocks: Groups, groups: Groups) -> Groups:
     """Return the indices of the units in blocks that have several groups."""
     pairs = np.unique(np.stack([blocks, groups]), axis=1)
     names, counts = np.unique(pairs[0], return_counts=True)
@@ -123,12 +125,14 @@ def _log_within_fraction(
     block_of_group = _group_indices(blocks)[np.unique(groups, return_index=True)[1]]
     # Coefficient of σ²_b in the expected sum of squares around the block means.
     coefficient = (totals - np.bincount(block_of_group, sizes**2) / totals).sum()
-    if n == len(sizes) or coefficient < _EPSILON:
+    if n == len(sizes) or coefficient < _VARIANCE_TOLERANCE:
         return undefined
     within = _sum_of_squares(values, groups) / (n - len(sizes))
     between = (_sum_of_squares(values, blocks) - (n - len(totals)) * within) / coefficient
-    fraction = np.divide(within, within + between, out=undefined, where=within + between > _EPSILON)
-    return np.log(np.maximum(fraction, _EPSILON))
+    fraction = np.divide(
+        within, within + between, out=undefined, where=within + between > _VARIANCE_TOLERANCE
+    )
+    return np.log(np.maximum(fraction, _VARIANCE_TOLERANCE))
 
 
 def _sum_of_squares(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
@@ -154,12 +158,13 @@ def _group_means(values: NDArray[np.float64], indices: Groups) -> NDArray[np.flo
 def _jackknife_groups(groups: Groups, patients: Groups) -> Groups:
     """Return the index of the jackknife group of each unit, (n_units,).
 
-    A group is one patient or, if there are more than 60 patients, several.
+    A jackknife group is one patient. If there are more than 60, it consists of patients at regular
+    intervals in the order of `groups`.
     """
     order = patients[np.argsort(groups, kind="stable")]
     first = np.sort(np.unique(order, return_index=True)[1])
-    number = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
-    return np.array([number[patient] for patient in patients.tolist()], np.int64)
+    group_of_patient = {patient: i % _MAX_GROUPS for i, patient in enumerate(order[first].tolist())}
+    return np.array([group_of_patient[patient] for patient in patients.tolist()], np.int64)
 
 
 # --- permutation test ---------------------------------------------------------------------------
@@ -173,11 +178,12 @@ class ConfoundingTest:
     ----------
     variance_fractions : (n,), η²: fraction of the variance between the units of a class that lies
         between groups; maximum over classes and transforms
-    p_value : p-value of the hypothesis that no measurement differs between groups; NaN, like all
-        array elements, if no class has two groups
+    p_value : p-value of the hypothesis that no measurement differs between groups
     adjusted_p_values : (n,), smaller of the family-wise p-value and the false discovery rate
         (Benjamini and Hochberg)
     n_groups : number of groups
+
+    Without a class that has two groups, all fractions and p-values are NaN.
     """
 
     variance_fractions: NDArray[np.float64]
@@ -202,8 +208,8 @@ def confounding_test(
 
     Parameters
     ----------
-    transforms : n measurements of each unit, (n_units, n), transformed in one or several ways; the
-        maximum of η² over the transforms is used
+    transforms : one or more arrays (n_units, n) of the same n measurements, each transformed in
+        another way; the maximum of η² over these arrays is used
     classes : (n_units,), class index
     groups : (n_units,), group index, such as the site
     n_permutations : number of permutations
@@ -215,23 +221,27 @@ def confounding_test(
     """
     undefined, n_groups = np.full(transforms[0].shape[1], np.nan), len(np.unique(groups))
     rows = [np.flatnonzero(classes == index) for index in np.unique(classes)]
-    rows = [own for own in rows if len(np.unique(groups[own])) > 1]
+    rows = [class_rows for class_rows in rows if len(np.unique(groups[class_rows])) > 1]
     if not rows:
         return ConfoundingTest(undefined, float("nan"), undefined, n_groups)
-    scaled = [[_scale_columns(values[own]) for values in transforms] for own in rows]
-    fractions = _max_variance_fractions(scaled, [groups[own][None] for own in rows])[0]
+    scaled = [[_scale_columns(x[class_rows]) for x in transforms] for class_rows in rows]
+    fractions = _max_variance_fractions(scaled, [groups[class_rows][None] for class_rows in rows])[
+        0
+    ]
     rng, n_as_large, statistics = np.random.default_rng(random_state), np.ones(len(fractions)), []
     for start in range(0, n_permutations, _PERMUTATION_BATCH):
         n = min(_PERMUTATION_BATCH, n_permutations - start)
-        shuffled = [rng.permuted(np.tile(groups[own], (n, 1)), axis=1) for own in rows]
+        shuffled = [
+            rng.permuted(np.tile(groups[class_rows], (n, 1)), axis=1) for class_rows in rows
+        ]
         permuted = _max_variance_fractions(scaled, shuffled)
-        n_as_large += (permuted >= fractions - _EPSILON).sum(axis=0)
+        n_as_large += (permuted >= fractions - _VARIANCE_TOLERANCE).sum(axis=0)
         statistics += [_summary_statistics(row) for row in permuted]
     columns = np.array([_summary_statistics(fractions), *statistics]).T
-    family_wise = _p_values(columns[0], fractions)
+    family_wise = _tail_fractions(columns[0], fractions)
     adjusted = np.minimum(family_wise, _false_discovery_rates(n_as_large / (n_permutations + 1)))
-    smallest = np.min([_p_values(column, column) for column in columns], axis=0)
-    p_value = float(np.mean(smallest <= smallest[0] + _EPSILON))
+    smallest = np.min([_tail_fractions(column, column) for column in columns], axis=0)
+    p_value = float(np.mean(smallest <= smallest[0] + _VARIANCE_TOLERANCE))
     return ConfoundingTest(fractions, p_value, adjusted, n_groups)
 
 
@@ -241,11 +251,15 @@ def _summary_statistics(fractions: NDArray[np.float64]) -> tuple[float, float]:
     return float(largest[-1]), float(largest.mean())
 
 
-def _p_values(reference: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tail_fractions(
+    reference: NDArray[np.float64],
+    values: NDArray[np.float64],
+    tolerance: float = _VARIANCE_TOLERANCE,
+) -> NDArray[np.float64]:
     """Return the fraction of the reference values that are at least as large as each value."""
-    below = np.searchsorted(np.sort(reference), values - _EPSILON)
-    p_values: NDArray[np.float64] = 1 - below / len(reference)
-    return p_values
+    n_below = np.searchsorted(np.sort(reference), values - tolerance)
+    fractions: NDArray[np.float64] = 1 - n_below / len(reference)
+    return fractions
 
 
 def _false_discovery_rates(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -261,7 +275,9 @@ def _scale_columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Shift and scale columns to mean 0 and sum of squares 1; constant columns become 0."""
     centred = values - values.mean(axis=0)
     norms = np.sqrt((centred**2).sum(axis=0))
-    return np.divide(centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_EPSILON))
+    return np.divide(
+        centred, norms, out=np.zeros_like(centred), where=norms > np.sqrt(_VARIANCE_TOLERANCE)
+    )
 
 
 def _max_variance_fractions(
@@ -290,11 +306,12 @@ def _variance_fractions(scaled: NDArray[np.float64], groups: Groups) -> NDArray[
 
 
 _MAX_P_VALUE = 0.05  # associations with at most this adjusted p-value are reported
-_MIN_RELATIVE_ACCURACY = 0.4  # excess over the chance level, relative to that of accuracy 1
+_MIN_RELATIVE_ACCURACY = 0.4  # (accuracy - chance level) / (1 - chance level)
+# Number of permutations, and a smaller number that is used with more than `_MANY_UNITS` units.
 _N_PERMUTATIONS, _FEW_PERMUTATIONS, _MANY_UNITS = 999, 199, 5000
-_TOLERANCE = 1e-9
+_ACCURACY_TOLERANCE = 1e-9  # tolerance of accuracies, and of numbers compared with a threshold
 # Value of a property per image: a category, or numbers that are tested one by one; None if unknown.
-Values = Sequence[str | tuple[float, ...] | None]
+PropertyValues = Sequence[str | tuple[float, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -307,7 +324,8 @@ class Association:
     accuracy : balanced accuracy of the best classifier that uses this property alone
     chance_accuracy : mean balanced accuracy with permuted classes
     p_value : p-value, adjusted for the number of properties
-    confounded : whether every value of the property occurs in one class only
+    confounded : whether the property determines the class: each value occurs in one class only, or
+        one threshold separates the classes
     """
 
     name: str
@@ -360,8 +378,8 @@ _ADVICE |= {
 def find_confounders(manifest: Manifest) -> list[Association]:
     """Return the image properties that are associated with the class, strongest first.
 
-    The properties are the manifest columns site, scanner and batch, and those of the files: format,
-    image size, pixel size, mean colour and white point (99th percentile of each channel).
+    The properties are the manifest columns site, scanner and batch, and file format, image size,
+    pixel size, mean colour and white point (99th percentile of each channel).
 
     Parameters
     ----------
@@ -373,7 +391,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     """
     records = [r for r in manifest.records if r.label and not r.has_regions]
     image_data = [image_properties(record) for record in records]
-    properties: dict[str, Values] = {
+    properties: dict[str, PropertyValues] = {
         name: [getattr(record, name) for record in records] for name in _RECORDED_PROPERTIES
     }
     properties["file format"] = [each.format if each else None for each in image_data]
@@ -382,7 +400,7 @@ def find_confounders(manifest: Manifest) -> list[Association]:
     properties["mean colour"] = [each.mean if each else None for each in image_data]
     properties["white point"] = [each.white_point if each else None for each in image_data]
     labels, patients = [r.label for r in records], [r.patient for r in records]
-    return [a for a in associations(properties, labels, patients) if _is_reported(a)]
+    return [a for a in find_associations(properties, labels, patients) if _is_reported(a)]
 
 
 def _is_reported(association: Association) -> bool:
@@ -391,8 +409,8 @@ def _is_reported(association: Association) -> bool:
     ) or association.p_value <= _MAX_P_VALUE
 
 
-def associations(
-    properties: dict[str, Values],
+def find_associations(
+    properties: dict[str, PropertyValues],
     labels: Sequence[str],
     patients: Sequence[str],
     *,
@@ -400,8 +418,8 @@ def associations(
 ) -> list[Association]:
     """Return the associations of properties with the class, strongest first.
 
-    An association is strong if its accuracy exceeds the chance level by at least 0.4 of the
-    difference between chance level and 1; otherwise it has the p-value 1. The list is empty if no
+    An association is strong if (accuracy − chance level) / (1 − chance level) is at least 0.4;
+    otherwise it has the p-value 1. The list is empty if no
     association is strong or confounded. Constant properties are omitted.
 
     Parameters
@@ -423,14 +441,16 @@ def associations(
         )
         known = [values[row] for row in rows]
         if len(units.counts) > 1 and len(set(known)) > 1:
-            accuracy = float(units.accuracies(known, units.classes[None])[0])
+            accuracy = float(units.best_accuracies(known, units.classes[None])[0])
             confounded = _is_confounded(
                 known, [labels[r] for r in rows], len(units.classes), accuracy
             )
             tested.append((name, known, units, accuracy, confounded))
     if not any(units.is_strong(a) or confounded for *_, units, a, confounded in tested):
         return []
-    permuted = [units.accuracies(known, units.permuted(rng)) for _, known, units, *_ in tested]
+    permuted = [
+        units.best_accuracies(known, units.permute_classes(rng)) for _, known, units, *_ in tested
+    ]
     n = min(map(len, permuted))
     observed = np.array([accuracy for *_, accuracy, _ in tested])
     p_values = _adjusted_p_values(observed, np.array([values[:n] for values in permuted]))
@@ -449,7 +469,9 @@ def associations(
     return sorted(result, key=lambda association: (association.p_value, -association.accuracy))
 
 
-def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy: float) -> bool:
+def _is_confounded(
+    values: PropertyValues, labels: Sequence[str], n_units: int, accuracy: float
+) -> bool:
     """Return whether each value occurs in one class only, and in two or more units on average.
 
     For numbers, it is also sufficient that one threshold separates the classes, so that `accuracy`
@@ -457,8 +479,10 @@ def _is_confounded(values: Values, labels: Sequence[str], n_units: int, accuracy
     """
     n_values = len(set(values))
     # Values of a continuous property are shared by few patients and have one label by chance.
-    decides = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2
-    return decides or (not isinstance(values[0], str) and accuracy > 1 - _TOLERANCE)
+    determines_class = len(set(zip(values, labels, strict=True))) == n_values <= n_units / 2
+    return determines_class or (
+        not isinstance(values[0], str) and accuracy > 1 - _ACCURACY_TOLERANCE
+    )
 
 
 @dataclass(frozen=True)
@@ -486,17 +510,17 @@ class _PatientClassUnits:
         )
         return cls(np.array([index_of[pair] for pair in pairs], np.int64), classes, counts)
 
-    def permuted(self, rng: np.random.Generator) -> Groups:
+    def permute_classes(self, rng: np.random.Generator) -> Groups:
         """Return random permutations of the class indices, (n_permutations, n_units)."""
         n = _N_PERMUTATIONS if len(self.classes) <= _MANY_UNITS else _FEW_PERMUTATIONS
         return rng.permuted(np.tile(self.classes, (n, 1)), axis=1)
 
     def is_strong(self, accuracy: float) -> bool:
-        """Return whether an accuracy is far above the chance level; see `associations`."""
+        """Return whether an accuracy is far above the chance level; see `find_associations`."""
         chance_level = 1 / len(self.counts)
         return accuracy >= chance_level + _MIN_RELATIVE_ACCURACY * (1 - chance_level)
 
-    def accuracies(self, values: Values, permuted: Groups) -> NDArray[np.float64]:
+    def best_accuracies(self, values: PropertyValues, permuted: Groups) -> NDArray[np.float64]:
         """Return the balanced accuracy of the best classifier for each permutation of the classes.
 
         Classifiers assign each category to a class, or compare one number with a threshold.
@@ -536,10 +560,10 @@ class _PatientClassUnits:
 
         This accuracy is (1 + D) / 2, where D is the Kolmogorov-Smirnov statistic.
         """
-        sums = np.bincount(self.unit_of_image, numbers, len(self.classes))
-        means = sums / np.bincount(self.unit_of_image, minlength=len(self.classes))
+        totals = np.bincount(self.unit_of_image, numbers, len(self.classes))
+        means = totals / np.bincount(self.unit_of_image, minlength=len(self.classes))
         order = np.argsort(means, kind="stable")
-        ends = np.append(np.diff(means[order]) > _TOLERANCE, True)
+        ends = np.append(np.diff(means[order]) > _ACCURACY_TOLERANCE, True)
         n, best = len(means), np.zeros(len(permuted))
         # For two classes, both comparisons are the same.
         for class_index, count in list(enumerate(self.counts.tolist()))[len(self.counts) == 2 :]:
@@ -554,14 +578,8 @@ def _adjusted_p_values(
     observed: NDArray[np.float64], permuted: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return minP-adjusted p-values (n,) from observed (n,) and permuted (n, m) statistics."""
-    p = np.array([_tail_fractions(row) for row in np.column_stack([observed, permuted])])
+    rows = np.column_stack([observed, permuted])
+    p = np.array([_tail_fractions(row, row, _ACCURACY_TOLERANCE) for row in rows])
     smallest = p.min(axis=0)
-    adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _TOLERANCE).mean(axis=1)
+    adjusted: NDArray[np.float64] = (smallest[None] <= p[:, :1] + _ACCURACY_TOLERANCE).mean(axis=1)
     return adjusted
-
-
-def _tail_fractions(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the fraction of the values that are at least as large as each value."""
-    below = np.searchsorted(np.sort(values), values - _TOLERANCE)
-    fractions: NDArray[np.float64] = 1 - below / len(values)
-    return fractions

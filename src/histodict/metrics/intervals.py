@@ -10,16 +10,16 @@ reported value. Repeats narrow the interval only as much as they reduce the vari
 
 In cross-validation the patients tested in one fold train the models of the others, so predictions
 of different patients are not independent: without any signal, the standard deviation of a score is
-√2 times that of a bootstrap of patients. Intervals of such scores are widened by this factor; with
-a strong signal they are then slightly too wide (`benchmarks/null_intervals.py`).
+√2 times the one estimated by a bootstrap of patients. Intervals of such scores are widened by this
+factor; with a strong signal they are then slightly too wide (`benchmarks/null_intervals.py`).
 
 A draw of patients may lack a class, so that the metric is undefined. A repeat whose images lack a
 class is left out of the mean of that replicate; if no repeat is left, patients are drawn again, and
 such draws are counted. The distribution is thus conditional on the presence of every class.
 
 A bootstrap of patients gives an interval of zero width if all predictions are correct. The Wilson
-interval of `proportion` does not; it is computed with the effective number of images, given the
-correlation within patients.
+interval of `proportion_interval` does not; it is computed with the effective number of images,
+given the correlation within patients.
 
 References
 ----------
@@ -51,20 +51,20 @@ Metric = Callable[[NDArray[Any], NDArray[Any]], float]
 Statistic = Callable[[int, NDArray[np.int64]], float]
 
 # Factor by which bootstrap intervals of cross-validated scores are widened.
-CROSS_VALIDATED = 2**0.5
+CROSS_VALIDATION_WIDENING = 2**0.5
 # Maximum number of rejected draws per replicate.
 _MAX_REDRAWS = 20
 
 
 class UndefinedMetricError(ValueError):
-    """Exception raised by a metric that is undefined for a sample, which is then drawn again."""
+    """Exception raised by a metric that is undefined for a bootstrap sample."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """Value of a metric, limits of its confidence interval, and confidence level.
 
-    `n_redrawn` is the number of draws of patients that were rejected, as the metric was undefined.
+    `n_redrawn` is the number of rejected draws of patients, for which the metric was undefined.
     """
 
     value: float
@@ -85,17 +85,17 @@ def bootstrap_interval(
     random_state: int = 0,
     cross_validated: bool = False,
 ) -> Interval:
-    """Return the mean of a metric over the repeats, with a bootstrap interval by patient.
+    """Return the mean of a metric over the repeats, with a bootstrap interval over patients.
 
     Parameters
     ----------
-    metric : metric(labels, predictions)
-    repeats : predictions of each repeat
+    metric : function metric(labels, predictions) that returns a float
+    repeats : labels, predictions and patients of the test images of each repeat
     level : confidence level
     n_replicates : number of bootstrap replicates
     random_state : seed
-    cross_validated : whether test patients of one model are training patients of another; the
-        metric must then lie between 0 and 1, and the interval is widened by √2
+    cross_validated : whether test patients of one model are training patients of another. The
+        interval is then widened by √2, and the metric must lie between 0 and 1
 
     Returns
     -------
@@ -107,11 +107,11 @@ def bootstrap_interval(
     def statistic(repeat: int, rows: NDArray[np.int64]) -> float:
         return metric(repeats[repeat].labels[rows], repeats[repeat].predictions[rows])
 
-    sample = bootstrap.replicates(statistic, n_replicates, random_state)
-    low, high = sample.interval(level, CROSS_VALIDATED if cross_validated else 1.0)
+    sample = bootstrap.draw_replicates(statistic, n_replicates, random_state)
+    low, high = sample.interval(level, CROSS_VALIDATION_WIDENING if cross_validated else 1.0)
     n_replicates = len(sample.values)
     return Interval(
-        sample.value, low, high, level, sample.n_patients, n_replicates, sample.n_redrawn
+        sample.estimate, low, high, level, sample.n_patients, n_replicates, sample.n_redrawn
     )
 
 
@@ -136,9 +136,9 @@ def check_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class BootstrapReplicates:
-    """Value of a statistic on all patients, and `values` (n_replicates,) on replicates."""
+    """Statistic of all patients (`estimate`), and of the replicates (`values`, (n_replicates,))."""
 
-    value: float
+    estimate: float
     values: NDArray[np.float64]
     n_patients: int
     n_redrawn: int
@@ -147,7 +147,7 @@ class BootstrapReplicates:
         """Return the limits (low, high) of the percentile interval, corrected for few patients.
 
         The tail probabilities are changed from the normal to Student's t distribution. If
-        `widening` is not 1, the distances of the limits from the value are multiplied by
+        `widening` is not 1, the distances of the limits from `estimate` are multiplied by
         `widening`, and the limits are clipped to 0 … 1.
 
         Reference: Hesterberg, The American Statistician 69 (2015) 371-386.
@@ -157,7 +157,7 @@ class BootstrapReplicates:
         tail = float(norm.cdf(np.sqrt(n / (n - 1)) * t.ppf((1 - level) / 2, n - 1)))
         ends = np.quantile(self.values, (tail, 1 - tail))
         if widening != 1:
-            ends = np.clip(self.value + widening * (ends - self.value), 0, 1)
+            ends = np.clip(self.estimate + widening * (ends - self.estimate), 0, 1)
         low, high = ends.tolist()
         return low, high
 
@@ -171,53 +171,58 @@ class PatientBootstrap:
         self.patients = np.unique(np.concatenate([repeat.patients for repeat in repeats]))
         classes = np.unique(np.concatenate([repeat.labels for repeat in repeats]))
         self.patient_of_row = [np.searchsorted(self.patients, r.patients) for r in repeats]
-        self.rows = [np.arange(len(indices)) for indices in self.patient_of_row]
+        self.rows = [np.arange(len(patient_indices)) for patient_indices in self.patient_of_row]
         # (n_repeats, n_patients, n_classes): whether a patient has images of a class in a repeat.
-        self.contains = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
-        for contains, indices, repeat in zip(
-            self.contains, self.patient_of_row, repeats, strict=True
+        self.has_images = np.zeros((len(repeats), len(self.patients), len(classes)), bool)
+        for has_images, patient_indices, repeat in zip(
+            self.has_images, self.patient_of_row, repeats, strict=True
         ):
-            contains[indices, np.searchsorted(classes, repeat.labels)] = True
-        self._check(classes)
+            has_images[patient_indices, np.searchsorted(classes, repeat.labels)] = True
+        self._check_classes(classes)
 
-    def _check(self, classes: NDArray[Any]) -> None:
-        for repeat, contains in enumerate(self.contains, start=1):
-            seen = np.any(contains, axis=0)
-            if not np.all(seen):
+    def _check_classes(self, classes: NDArray[Any]) -> None:
+        """Raise ValueError if a repeat lacks a class, or if a class has fewer than two patients."""
+        for repeat, has_images in enumerate(self.has_images, start=1):
+            is_tested = np.any(has_images, axis=0)
+            if not np.all(is_tested):
                 raise ValueError(
                     f"repeat {repeat} has no test image of class "
-                    f"{str(classes[seen.argmin()])!r}; merge the folds of a repeat "
+                    f"{str(classes[is_tested.argmin()])!r}; merge the folds of a repeat "
                     "(collect_repeats) or omit the repeat"
                 )
-        n_patients = np.sum(np.any(self.contains, axis=0), axis=0)
+        n_patients = np.sum(np.any(self.has_images, axis=0), axis=0)
         if n_patients.min() < 2:
             raise ValueError(
                 f"all images of class {str(classes[n_patients.argmin()])!r} are of a single "
                 "patient, so the variation between patients is unknown; test more patients"
             )
 
-    def value(self, statistic: Statistic, times: NDArray[np.int64]) -> float:
+    def mean_statistic(self, statistic: Statistic, draw_counts: NDArray[np.int64]) -> float:
         """Return the mean of a statistic over the repeats, for one draw of patients.
 
-        `statistic` is a function of the index of a repeat and the indices of its rows; `times`
-        (n_patients,) states how often each patient was drawn. Repeats in which the drawn patients
-        lack a class are left out; return NaN if no repeat is left.
+        Repeats in which the drawn patients lack a class are left out. The mean is NaN if no repeat
+        is left.
+
+        Parameters
+        ----------
+        statistic : function of the index of a repeat and the indices of its rows
+        draw_counts : (n_patients,), how often each patient was drawn
         """
         # Ufuncs are called directly because this runs for thousands of draws.
-        has_class = np.logical_or.reduce(self.contains[:, times > 0], axis=1)
+        has_class = np.logical_or.reduce(self.has_images[:, draw_counts > 0], axis=1)
         complete = np.logical_and.reduce(has_class, axis=1)
         values = []
         for repeat in complete.nonzero()[0].tolist():
-            rows, indices = self.rows[repeat], self.patient_of_row[repeat]
+            row_counts = draw_counts[self.patient_of_row[repeat]]
             with suppress(UndefinedMetricError):
-                values.append(float(statistic(repeat, rows.repeat(times[indices]))))
+                values.append(float(statistic(repeat, self.rows[repeat].repeat(row_counts))))
         if not all(map(isfinite, values)):
             raise ValueError("the metric is not finite for a bootstrap sample of patients")
         if len(values) == 1:
             return values[0]
         return float(np.mean(values)) if values else nan
 
-    def replicates(
+    def draw_replicates(
         self, statistic: Statistic, n_replicates: int, random_state: int
     ) -> BootstrapReplicates:
         """Return the values of a statistic on all patients and on bootstrap replicates."""
@@ -227,8 +232,8 @@ class PatientBootstrap:
         values: list[float] = []
         n_redrawn = 0
         while len(values) < n_replicates:
-            times = np.bincount(rng.integers(n, size=n), minlength=n)
-            value = self.value(statistic, times)
+            draw_counts = np.bincount(rng.integers(n, size=n), minlength=n)
+            value = self.mean_statistic(statistic, draw_counts)
             if isfinite(value):
                 values.append(value)
                 continue
@@ -239,8 +244,8 @@ class PatientBootstrap:
                     "rare classes"
                 )
 
-        value_of_all = self.value(statistic, np.ones(n, int))
-        return BootstrapReplicates(value_of_all, np.array(values), n, n_redrawn)
+        estimate = self.mean_statistic(statistic, np.ones(n, int))
+        return BootstrapReplicates(estimate, np.array(values), n, n_redrawn)
 
 
 @dataclass(frozen=True)
@@ -268,13 +273,15 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare two methods on the same images by a bootstrap with the same patients for both.
 
-    The interval is that of `bootstrap_interval`. The p-value is 1 minus the largest level at which
-    the interval excludes 0; its minimum depends on the numbers of patients and of replicates.
+    The interval of the difference is computed as in `bootstrap_interval`. The p-value is 1 minus
+    the largest level at which the interval excludes 0; its minimum depends on the numbers of
+    patients and of replicates.
 
     Parameters
     ----------
-    metric : metric(labels, predictions)
-    first, second : predictions of each repeat by either method
+    metric : function metric(labels, predictions) that returns a float
+    first : labels, predictions and patients of the test images of each repeat, for one method
+    second : the same for the other method
     level : confidence level
     n_replicates : number of bootstrap replicates
     random_state : seed
@@ -291,13 +298,13 @@ def paired_bootstrap(
         a, b = (metric(labels, method[repeat].predictions[rows]) for method in (first, second))
         return a - b
 
-    sample = PatientBootstrap(first).replicates(difference, n_replicates, random_state)
+    sample = PatientBootstrap(first).draw_replicates(difference, n_replicates, random_state)
     low, high = sample.interval(level)
     a, b = (
         float(np.mean([metric(method.labels, method.predictions) for method in repeats]))
         for repeats in (first, second)
     )
-    return Comparison(a, b, sample.value, low, high, _p_value(sample), level, sample.n_patients)
+    return Comparison(a, b, sample.estimate, low, high, _p_value(sample), level, sample.n_patients)
 
 
 def _p_value(sample: BootstrapReplicates) -> float:
@@ -346,7 +353,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 MIN_PATIENTS = 3  # with fewer there is no interval
 # With fewer patients of a class, intervals by patient are too narrow.
-RELIABLE_PATIENTS = 10
+MIN_RELIABLE_PATIENTS = 10
 
 
 def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -> str:
@@ -354,26 +361,27 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
 
     Parameters
     ----------
-    labels, patients : true class and patient of each image
+    labels : true class of each image
+    patients : patient of each image
 
     Returns
     -------
     str
         Empty if every class has enough patients.
     """
-    patients_of: dict[str, set[object]] = {}
+    patients_by_class: dict[str, set[object]] = {}
     for label, patient in zip(labels, patients, strict=True):
-        patients_of.setdefault(str(label), set()).add(patient)
+        patients_by_class.setdefault(str(label), set()).add(patient)
     few = [
-        f"{len(of_class)} with images of {name!r}"
-        for name, of_class in sorted(patients_of.items())
-        if len(of_class) < RELIABLE_PATIENTS
+        f"{len(class_patients)} with images of {name!r}"
+        for name, class_patients in sorted(patients_by_class.items())
+        if len(class_patients) < MIN_RELIABLE_PATIENTS
     ]
     if not few:
         return ""
     return (
         f"few patients ({', '.join(few)}): the 95 % intervals are unreliable, usually too narrow. "
-        f"Test at least {RELIABLE_PATIENTS} patients of each class"
+        f"Test at least {MIN_RELIABLE_PATIENTS} patients of each class"
     )
 
 
@@ -381,7 +389,7 @@ def few_patients_warning(labels: Iterable[object], patients: Iterable[object]) -
 class Proportion:
     """Proportion of correct predictions; limits are None with fewer than 3 patients."""
 
-    n_right: int
+    n_correct: int
     n_images: int
     n_patients: int
     low: float | None
@@ -390,15 +398,19 @@ class Proportion:
     @property
     def value(self) -> float:
         """Proportion of correct predictions."""
-        return self.n_right / self.n_images
+        return self.n_correct / self.n_images
 
 
-def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0.95) -> Proportion:
-    """Return the proportion of correct predictions, with a Wilson interval for patients.
+def proportion_interval(
+    is_correct: ArrayLike, patients: Sequence[str], *, level: float = 0.95
+) -> Proportion:
+    """Return the proportion of correct predictions, with a Wilson interval.
+
+    The interval accounts for the correlation of images of one patient.
 
     Parameters
     ----------
-    is_right : (n_images,), whether each prediction is correct; at least one image
+    is_correct : (n_images,), whether each prediction is correct; at least one image
     patients : patient of every image
     level : confidence level
 
@@ -406,15 +418,15 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
     -------
     Proportion
     """
-    right = np.asarray(is_right, dtype=np.float64)
+    correct = np.asarray(is_correct, dtype=np.float64)
     names, patient_index = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
-    n_patients, n_images = len(names), len(right)
-    counts = int(right.sum()), n_images, n_patients
+    n_patients, n_images = len(names), len(correct)
+    counts = int(correct.sum()), n_images, n_patients
     if n_patients < MIN_PATIENTS:
         return Proportion(*counts, None, None)
-    p = float(right.mean())
+    p = float(correct.mean())
     if 0 < p < 1:
-        residuals = np.bincount(patient_index, weights=right - p)
+        residuals = np.bincount(patient_index, weights=correct - p)
         variance = n_patients / (n_patients - 1) * float(np.sum(residuals**2)) / n_images**2
         n_effective = min(float(n_images), p * (1 - p) / variance) if variance else float(n_images)
     else:
@@ -425,12 +437,12 @@ def proportion(is_right: ArrayLike, patients: Sequence[str], *, level: float = 0
     return Proportion(*counts, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
+def mean_interval(proportions: Sequence[Proportion]) -> tuple[float, float] | None:
     """Return the interval of the mean of proportions; None if a proportion has no interval.
 
     Parameters
     ----------
-    parts : proportions of disjoint sets of images, such as those of the classes
+    proportions : proportions of disjoint sets of images, such as those of the classes
 
     Returns
     -------
@@ -438,13 +450,13 @@ def mean_interval(parts: Sequence[Proportion]) -> tuple[float, float] | None:
         Limits (low, high).
     """
     below, above = [], []
-    for part in parts:
-        if part.low is None or part.high is None:
+    for each in proportions:
+        if each.low is None or each.high is None:
             return None
-        below.append(part.value - part.low)
-        above.append(part.high - part.value)
-    mean = float(np.mean([part.value for part in parts]))
-    low, high = (float(np.linalg.norm(sides)) / len(parts) for sides in (below, above))
+        below.append(each.value - each.low)
+        above.append(each.high - each.value)
+    mean = float(np.mean([each.value for each in proportions]))
+    low, high = (float(np.linalg.norm(sides)) / len(proportions) for sides in (below, above))
     return max(0.0, mean - low), min(1.0, mean + high)
 
 
@@ -455,7 +467,11 @@ _MANY_PATIENTS = 100  # number of patients above which fewer replicates are draw
 
 @dataclass(frozen=True)
 class AucIntervals:
-    """AUC of each measurement, (n,), and limits of its interval; NaN with too few patients."""
+    """AUC of each measurement, (n,), and limits of its 95 % interval.
+
+    The AUC is NaN if no unit or every unit is positive. The limits are NaN if the positive or the
+    other units are of fewer than two patients.
+    """
 
     value: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -491,23 +507,24 @@ def auc_per_feature(
     if min(sizes) < 1:
         return AucIntervals(undefined, undefined, undefined)
     rng = np.random.default_rng(random_state)
-    patient_names, indices = np.unique(patients, return_inverse=True)
+    patient_names, patient_indices = np.unique(patients, return_inverse=True)
     if len(patient_names) > _MANY_PATIENTS:
         n_replicates = max(100, n_replicates // 4)
     n_draws = n_replicates if min(sizes) > 1 else 0
-    draws = [_draw_patients(rng, indices, positive, len(patient_names)) for _ in range(n_draws)]
+    n_patients = len(patient_names)
+    draws = [_draw_patients(rng, patient_indices, positive, n_patients) for _ in range(n_draws)]
     step = max(1, _BATCH_VALUES // len(values))
-    parts = [
-        _column_aucs(values[:, start : start + step], positive, indices, len(patient_names), draws)
+    batches = [
+        _column_aucs(values[:, start : start + step], positive, patient_indices, n_patients, draws)
         for start in range(0, values.shape[1], step)
     ]
-    return AucIntervals(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return AucIntervals(*(np.concatenate(each) for each in zip(*batches, strict=True)))
 
 
 def _column_aucs(
     values: NDArray[np.float64],
     positive: NDArray[np.bool_],
-    indices: NDArray[np.int64],
+    patient_indices: NDArray[np.int64],
     n_patients: int,
     draws: list[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -515,8 +532,9 @@ def _column_aucs(
 
     Parameters
     ----------
-    values, positive : see `auc_per_feature`
-    indices : (n_units,), patient index of each unit
+    values : (n_units, n), measurements of units
+    positive : (n_units,), whether a unit is positive
+    patient_indices : (n_units,), patient index of each unit
     n_patients : number of patients
     draws : results of `_draw_patients`; if empty, the limits are NaN
     """
@@ -524,7 +542,7 @@ def _column_aucs(
     aucs = ranks.aucs(np.ones(len(values)))
     if not draws:
         return aucs, np.full(len(aucs), np.nan), np.full(len(aucs), np.nan)
-    replicates = np.stack([ranks.aucs(times[indices]) for times in draws])
+    replicates = np.stack([ranks.aucs(draw_counts[patient_indices]) for draw_counts in draws])
     intervals = [
         BootstrapReplicates(float(auc), column, n_patients, 0).interval(_LEVEL)
         for auc, column in zip(aucs, replicates.T, strict=True)
@@ -534,7 +552,11 @@ def _column_aucs(
 
 
 class _Ranks:
-    """Ranks of the values in each column, for fast computation of AUCs with weighted units."""
+    """Ranks of the values in each column, for fast computation of AUCs with weighted units.
+
+    `values` are the measurements (n_units, n), and `positive` (n_units,) states whether a unit is
+    positive.
+    """
 
     def __init__(self, values: NDArray[np.float64], positive: NDArray[np.bool_]) -> None:
         self._positive = positive
@@ -546,30 +568,31 @@ class _Ranks:
             np.stack([np.searchsorted(others, column, side) for column, others in pairs])
             for side in ("left", "right")
         )
-        self._ends = [first] if np.array_equal(first, last) else [first, last]
+        self._n_below = [first] if np.array_equal(first, last) else [first, last]
 
     def aucs(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the AUC of each column, with weights (n_units,); ties count ½."""
         above, below = weights[self._positive], weights[~self._positive]
-        sums = np.zeros((len(self._order), len(below) + 1))
-        np.cumsum(below[self._order], axis=1, out=sums[:, 1:])
-        n_ordered = [np.take_along_axis(sums, ends, axis=1) @ above for ends in self._ends]
+        cumulative = np.zeros((len(self._order), len(below) + 1))
+        np.cumsum(below[self._order], axis=1, out=cumulative[:, 1:])
+        n_ordered = [np.take_along_axis(cumulative, n, axis=1) @ above for n in self._n_below]
         aucs: NDArray[np.float64] = np.mean(n_ordered, axis=0) / (above.sum() * below.sum())
         return aucs
 
 
 def _draw_patients(
     rng: np.random.Generator,
-    indices: NDArray[np.int64],
+    patient_indices: NDArray[np.int64],
     positive: NDArray[np.bool_],
     n_patients: int,
 ) -> NDArray[np.float64]:
     """Return how often each patient is drawn in a bootstrap sample, (n_patients,).
 
-    Samples are drawn until one has both positive and other units. `indices` is the patient index of
-    each unit, and `positive` states whether the unit is positive.
+    Samples are drawn until one has both positive and other units. `patient_indices` and `positive`
+    have an entry for each unit.
     """
     while True:
-        times = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
-        if times[indices[positive]].any() and times[indices[~positive]].any():
-            return times.astype(np.float64)
+        draw_counts = np.bincount(rng.integers(n_patients, size=n_patients), minlength=n_patients)
+        unit_counts = draw_counts[patient_indices]
+        if unit_counts[positive].any() and unit_counts[~positive].any():
+            return draw_counts.astype(np.float64)

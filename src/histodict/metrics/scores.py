@@ -59,8 +59,8 @@ def balanced_accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
     classes, indices = np.unique(truth, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"the metric needs two classes, but all images are {classes[0].item()!r}")
-    right = np.bincount(indices, weights=truth == predicted)
-    return float(np.mean(right / np.bincount(indices)))
+    n_correct = np.bincount(indices, weights=truth == predicted)
+    return float(np.mean(n_correct / np.bincount(indices)))
 
 
 def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
@@ -82,7 +82,7 @@ def sensitivity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
         If there is no image of class `positive`.
     """
     truth, predicted = _check_predictions(labels, predictions)
-    return _mean_of_selected(predicted == positive, truth == positive, f"class {positive!r}")
+    return _fraction_correct(predicted == positive, truth == positive, f"class {positive!r}")
 
 
 def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) -> float:
@@ -105,14 +105,19 @@ def specificity(labels: ArrayLike, predictions: ArrayLike, *, positive: object) 
     """
     truth, predicted = _check_predictions(labels, predictions)
     other = f"a class other than {positive!r}"
-    return _mean_of_selected(predicted != positive, truth != positive, other)
+    return _fraction_correct(predicted != positive, truth != positive, other)
 
 
-def _mean_of_selected(right: NDArray[np.bool_], chosen: NDArray[np.bool_], what: str) -> float:
-    """Return the fraction of `chosen` images that are `right`; `what` describes them in errors."""
-    if not chosen.any():
-        raise ValueError(f"no image is of {what}")
-    return float(np.mean(right[chosen]))
+def _fraction_correct(
+    is_correct: NDArray[np.bool_], is_selected: NDArray[np.bool_], description: str
+) -> float:
+    """Return the fraction of the selected images that are predicted correctly.
+
+    `description` of the selected images is part of the error message if there are none.
+    """
+    if not is_selected.any():
+        raise ValueError(f"no image is of {description}")
+    return float(np.mean(is_correct[is_selected]))
 
 
 # --- scores -------------------------------------------------------------------------------------
@@ -128,7 +133,7 @@ def auc(labels: ArrayLike, scores: ArrayLike, *, positive: object = None) -> flo
     ----------
     labels : (n_images,), true classes
     scores : (n_images,) for two classes; (n_images, n_classes) for more
-    positive : class with high scores if there are two; None for the second in sorted order
+    positive : with two classes, the one with high scores; None for the second in sorted order
 
     Returns
     -------
@@ -155,12 +160,12 @@ def _two_class_auc(is_positive: NDArray[np.bool_], scores: NDArray[Any]) -> floa
 class RocCurve:
     """False positive and false negative rates, (n_thresholds,), by decreasing threshold.
 
-    The tuple `operating` contains the two rates at the decision threshold.
+    `operating_point` has the false positive and the false negative rate at the decision threshold.
     """
 
     false_positive_rate: NDArray[np.float64]
     false_negative_rate: NDArray[np.float64]
-    operating: tuple[float, float]
+    operating_point: tuple[float, float]
 
 
 def roc_curve(
@@ -172,10 +177,10 @@ def roc_curve(
 
     Parameters
     ----------
-    labels : (n_images,), true classes, of two
-    scores : (n_images,)
-    positive : class with high scores; None for the second in sorted order
-    threshold : decision threshold, at which `RocCurve.operating` is computed
+    labels : (n_images,), true classes; there must be two
+    scores : (n_images,), high for the positive class
+    positive : positive class; None for the second in sorted order
+    threshold : decision threshold, at which `RocCurve.operating_point` is computed
 
     Returns
     -------
@@ -203,14 +208,15 @@ def roc_curve(
 def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, positive: object = None) -> float:
     """Return the mean squared difference between the probabilities and the true outcome.
 
-    With two classes, the difference is that of the probability of `positive`; with more classes,
-    squared differences are summed over the classes.
+    With two classes, only the probability of `positive` is used; with more classes, squared
+    differences are summed over the classes.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
-    positive : class of the probabilities if there are two; None for the second in sorted order
+    positive : with two classes, the one with these probabilities; None for the second in sorted
+        order
 
     Returns
     -------
@@ -238,15 +244,16 @@ def calibration_curve(
 ) -> CalibrationCurve:
     """Return the calibration curve, with bins of equal width.
 
-    With two classes, the probability of `positive` is used; with more classes, that of the
-    predicted class.
+    With two classes, the probability of `positive` is used; with more classes, the probability of
+    the predicted class.
 
     Parameters
     ----------
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
     n_bins : number of bins between 0 and 1
-    positive : class of the probabilities if there are two; None for the second in sorted order
+    positive : with two classes, the one with these probabilities; None for the second in sorted
+        order
 
     Returns
     -------
@@ -282,7 +289,8 @@ def expected_calibration_error(
     labels : (n_images,), true classes
     probabilities : (n_images,) for two classes; (n_images, n_classes) for more
     n_bins : number of bins between 0 and 1
-    positive : class of the probabilities if there are two; None for the second in sorted order
+    positive : with two classes, the one with these probabilities; None for the second in sorted
+        order
 
     Returns
     -------
@@ -333,8 +341,8 @@ def _is_positive(truth: NDArray[Any], positive: object) -> NDArray[np.bool_]:
         )
     if positive is not None and positive not in classes:
         raise ValueError(f"positive must be one of the labels {classes.tolist()}, not {positive!r}")
-    chosen: NDArray[np.bool_] = truth == (classes[1] if positive is None else positive)
-    return chosen
+    is_positive: NDArray[np.bool_] = truth == (classes[1] if positive is None else positive)
+    return is_positive
 
 
 def _check_columns(truth: NDArray[Any], scores: NDArray[Any]) -> NDArray[Any]:

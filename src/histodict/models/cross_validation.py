@@ -3,7 +3,7 @@
 A completed run is stored under a hash of everything that determines its predictions, so that an
 interrupted evaluation resumes and outdated results are never used. Unreadable runs are repeated.
 
-FOLDER/KEY.json     predictions
+FOLDER/KEY.json     predictions; KEY is the hash
 FOLDER/KEY/N.npz    patch map of test image N: of wrongly predicted images for classifiers, of all
                     images for region detectors, which are evaluated patch by patch
 
@@ -52,7 +52,7 @@ from .recipe import Recipe
 # Packages whose versions are part of the hash of a run and are listed in reports.
 PACKAGES = ("histodict", "numpy", "scipy", "scikit-learn", "numba", "pillow")
 
-_ALGORITHM_VERSION = 3  # increases when models from the same settings and images change
+_ALGORITHM_VERSION = 3  # increased when the same settings and images give another model
 
 
 class UnfittedModel(Protocol):
@@ -78,7 +78,8 @@ class TrainTestRun:
     Attributes
     ----------
     model : unfitted model
-    train, test : training and test images
+    train : training images
+    test : test images
     adapts_threshold : whether the decision threshold is adapted to the scores of the test images,
         without their labels
     """
@@ -119,7 +120,7 @@ class RunPredictions:
     peak_mib : peak memory of the process in MiB; None if unknown
     min_patches : minimum number of connected patches of a region; None for classifiers
     map_digests : SHA-256 of each patch map file, by file name
-    maps : folder of the patch map files; None if no maps are stored
+    map_folder : folder of the patch map files; None if no maps are stored
     """
 
     labels: list[str]
@@ -130,11 +131,11 @@ class RunPredictions:
     peak_mib: float | None = None
     min_patches: int | None = None
     map_digests: dict[str, str] = field(default_factory=dict)
-    maps: Path | None = field(default=None, compare=False)
+    map_folder: Path | None = field(default=None, compare=False)
 
     def load_map(self, index: int) -> PatchMap | None:
         """Return the stored patch map of the test image with this index; None if there is none."""
-        file = self.maps / f"{index}.npz" if self.maps else None
+        file = self.map_folder / f"{index}.npz" if self.map_folder else None
         if file is None or not file.is_file():
             return None
         try:
@@ -164,7 +165,7 @@ class RunCache:
             return None
         file = self.folder / f"{train_test_run.key}.json"
         try:
-            cached = RunPredictions(**read_checked_json(file), maps=file.with_suffix(""))
+            cached = RunPredictions(**read_checked_json(file), map_folder=file.with_suffix(""))
             if len(cached.labels) != len(train_test_run.test.records):
                 raise ValueError("it contains predictions of other images")
             for name, digest in cached.map_digests.items():
@@ -200,9 +201,9 @@ class RunCache:
         for index, patch_map in ({} if self.is_inner else patch_maps).items():
             patch_map.save(maps / f"{index}.npz")
             predictions.map_digests[f"{index}.npz"] = content_digest(maps / f"{index}.npz")
-        content = {k: v for k, v in asdict(predictions).items() if k != "maps"}
+        content = {k: v for k, v in asdict(predictions).items() if k != "map_folder"}
         write_checked_json(maps.with_suffix(".json"), content)  # last: marks the run as complete
-        return replace(predictions, maps=maps)
+        return replace(predictions, map_folder=maps)
 
 
 def _fit_and_predict(
@@ -261,7 +262,9 @@ def _region_fields(model: Any, predictions: list[RegionPrediction]) -> dict[str,
 
 def _predict_images(model: Any, test: Manifest) -> list[Any]:
     return [
-        model.predict_one(r.path, mpp=PixelSizeOption(table=r.mpp), within=r.region_of_interest)
+        model.predict_one(
+            r.path, mpp=PixelSizeOption(table=r.mpp), region_of_interest=r.region_of_interest
+        )
         for r in test.records
     ]
 
@@ -285,7 +288,7 @@ def _peak_memory() -> float | None:
 
 
 _PATCH_REDUCTION = 3  # runs use 1/3 of the training patches to save time
-_MAX_CACHED_BYTES = 500 * 2**20  # of image files; their encoder features take several times as much
+_MAX_CACHED_BYTES = 500 * 2**20  # of image files; encoder features take several times as much
 
 
 @dataclass(frozen=True)
@@ -322,9 +325,9 @@ def temporary_cache(
 ) -> Iterator[Path | None]:
     """Yield the folder in which several trainings cache intermediate results.
 
-    It is `folder` if given. Otherwise it is a temporary folder, which is removed at the end, or
-    None for large image sets and with an executor, whose workers cannot remove a temporary folder.
-    In the context, decoded images are cached in memory.
+    If `folder` is None, a temporary folder is used and removed at the end; but for a large image
+    set, or with an executor, whose workers cannot remove a temporary folder, None is yielded. In
+    the context, decoded images are cached in memory.
     """
     n_bytes = sum(estimated_bytes(record.path) for record in manifest.records)
     with image_cache_enabled():
@@ -341,7 +344,7 @@ def patient_folds(manifest: Manifest, n_folds: int, random_state: int) -> tuple[
     Returns
     -------
     folds : list of Split; empty if two folds are impossible
-    reason : why there are no folds; else empty
+    reason : reason why two folds are impossible; empty if there are folds
     """
     reason = ""
     for n in range(n_folds, 1, -1):
@@ -387,12 +390,12 @@ def cross_validate_recipes(
     Parameters
     ----------
     recipes : recipes to evaluate
-    build_model : returns the unfitted model of a recipe
+    build_model : function that returns the unfitted model of a recipe
     manifest : training images
     splits : folds over the patients
     cache : cache of the runs
     callback : receives the progress
-    executor : runs the training of methods that classify patches; None uses threads
+    executor : runs the training of methods that classify patches in parallel; None uses threads
     """
     n_runs, n_done = len(recipes) * len(splits), 0
     evaluations: list[MemberEvaluation] = []
@@ -423,7 +426,7 @@ def cross_validate_recipes(
 def fit_combination(
     evaluations: Sequence[MemberEvaluation], manifest: Manifest
 ) -> tuple[ScoreCombination, Calibration]:
-    """Fit an ensemble to out-of-fold scores.
+    """Fit weights and calibration of an ensemble to out-of-fold scores.
 
     Returns
     -------
@@ -447,7 +450,7 @@ def unevaluated_members(recipes: Sequence[Recipe], manifest: Manifest) -> list[M
 def evaluate_scores(scores: NDArray[np.float64], manifest: Manifest) -> tuple[float, float]:
     """Return the mean of balanced accuracy and AUC, and the AUC.
 
-    With few images, the mean has more distinct values than either measure. Images whose row in
+    With few images, the mean has more distinct values than either metric. Images whose row in
     `scores` (n_images, n_scores) is NaN count as wrong.
     """
     classes, labels = manifest.classes, np.array(manifest.labels)
@@ -482,13 +485,13 @@ def fit_equal_weights(members: Sequence[Any], manifest: Manifest) -> ScoreCombin
     return ScoreCombination.with_equal_weights(scores)
 
 
-def try_score_image(member: Any, *image: Any) -> NDArray[np.float64] | None:
+def try_score_image(member: Any, *arguments: Any) -> NDArray[np.float64] | None:
     """Return the scores of an estimator for an image; None without tissue or after an ImageError.
 
-    `image` are the arguments of `_score_image` in their order: path, pixel size, callback and
-    outlines.
+    `arguments` are those of `_score_image` in their order: path, pixel size, callback and region
+    of interest.
     """
     try:
-        return member._score_image(*image).scores
+        return member._score_image(*arguments).scores
     except ImageError:
         return None

@@ -79,14 +79,17 @@ def _fit_members(
 
     Parameters
     ----------
-    build_member : returns the unfitted estimator of a recipe
+    build_member : function that returns the unfitted estimator of a recipe
     evaluations : out-of-fold evaluation of each recipe
-    manifest, progress, executor, start_from : as in `TissueClassifier.fit`
+    manifest : training images
+    progress : receives the progress
+    executor : runs the training of methods that classify patches in parallel; None uses threads
+    start_from : fitted model whose dictionaries are trained further; None initialises new ones
 
     Returns
     -------
     estimators : fitted estimators
-    evaluations : the evaluations, with the error message of estimators that could not be fitted
+    evaluations : the evaluations, with the error messages of recipes that could not be fitted
 
     Raises
     ------
@@ -128,10 +131,10 @@ class EnsembleClassifier(ImageClassifier):
     ----------
     recipes : Recipe, str or sequence of these, default="default"
         A single recipe, or the name of a preset, is combined with variations of it (see
-        `recipe.ensemble_recipes`). A sequence is used without variations; a sequence of one
+        `ensemble_recipes`). A sequence is used without variations; a sequence of one
         recipe gives one calibrated model.
     method : str, optional
-        Method that replaces that of the recipes.
+        Name of a method that replaces the method of all recipes; see `methods.registry`.
     folds : int, default=3
         Number of cross-validation folds over the training patients.
     random_state : int, default=0
@@ -253,10 +256,14 @@ class EnsembleClassifier(ImageClassifier):
 
         Parameters
         ----------
-        X, y, groups, positive, callback, executor : see `TissueClassifier.fit`. Images of one
-            patient are never in different folds. Without `groups`, each image of a list counts as
-            one patient, with a warning
-        start_from : ensemble of one model whose dictionaries are trained further (warm start)
+        X, y : images and labels, see `TissueClassifier.fit`
+        groups : patient of each image; images of one patient are never in different folds. If it is
+            None, each image of a list counts as one patient, with a warning
+        positive : which of two classes has positive scores, see `TissueClassifier.fit`
+        callback : receives the progress, instead of a progress bar
+        executor : reads images and encodes patches in parallel; None uses threads
+        start_from : fitted ensemble of a single model whose dictionaries are trained further (warm
+            start)
 
         Returns
         -------
@@ -331,7 +338,7 @@ class EnsembleClassifier(ImageClassifier):
             )
 
     def _build_member(self, recipe: Recipe, cache: Path | None = None) -> TissueClassifier:
-        """Return an unfitted estimator."""
+        """Return the unfitted estimator of a recipe."""
         return TissueClassifier(
             recipe, random_state=self.random_state, n_jobs=self.n_jobs, cache=cache
         )
@@ -340,7 +347,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @available_if(_no_probabilities_reason)
     def predict_proba(
-        self, X: Any, *, mpp: MppLike = None, within: AnnotationInput | None = None
+        self, X: Any, *, mpp: MppLike = None, region_of_interest: AnnotationInput | None = None
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities of the classes, in the order of `classes_`.
 
@@ -348,7 +355,7 @@ class EnsembleClassifier(ImageClassifier):
         ----------
         X : as in `predict`
         mpp : pixel size (µm), as in `predict`
-        within : outlines, as in `predict`
+        region_of_interest : outlines, as in `predict`
 
         Returns
         -------
@@ -360,23 +367,25 @@ class EnsembleClassifier(ImageClassifier):
         AttributeError
             If the ensemble is not calibrated; ``hasattr(model, "predict_proba")`` is then false.
         """
-        return probability_array(as_predictions(self._predict(X, mpp, within)), self.class_names_)
+        return probability_array(
+            as_predictions(self._predict(X, mpp, region_of_interest)), self.class_names_
+        )
 
     def _score_image(
         self,
         path: ImageLike,
         mpp: float | None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
-        first = self.estimators_[0]._score_image(path, mpp, callback, within)
+        first = self.estimators_[0]._score_image(path, mpp, callback, region_of_interest)
         n_abstaining = 0 if self.n_estimators_ > 1 else None
         if first.scores is None:
             return replace(first, n_abstaining=n_abstaining)
         scores = np.full((self.n_estimators_, len(first.scores)), np.nan)
         scores[0] = first.scores
         for row, member in zip(scores[1:], self.estimators_[1:], strict=True):
-            member_scores = try_score_image(member, path, mpp, callback, within)
+            member_scores = try_score_image(member, path, mpp, callback, region_of_interest)
             row[:] = np.nan if member_scores is None else member_scores
         if n_abstaining is not None:
             n_abstaining = int(np.isnan(scores[:, 0]).sum())
@@ -401,10 +410,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether the model has a decision threshold.
-
-        It has one if it consists of a single estimator that has one.
-        """
+        """Whether the ensemble has a single estimator, and this one has a decision threshold."""
         return self.n_estimators_ == 1 and super().has_threshold
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -415,7 +421,7 @@ class EnsembleClassifier(ImageClassifier):
 
     @property
     def _member_score_gradient(self) -> float:
-        """Derivative of the ensemble's score with respect to that of the first estimator."""
+        """Derivative of the ensemble's score with respect to the score of the first estimator."""
         return 1 / float(self.combination_.scales[0])
 
     def _describe_aggregation(self, value: float) -> str:
@@ -424,7 +430,7 @@ class EnsembleClassifier(ImageClassifier):
         return f"from an ensemble of {self.n_estimators_} models; positions from the first model"
 
     def _with_score_shift(self, shift: float) -> Self:
-        """Return a copy whose scores are lower by `shift`; probabilities change accordingly."""
+        """Return a copy whose scores are lower by `shift`, with the corresponding probabilities."""
         shifted, offset = copy(self), self.combination_.offset - shift
         shifted.combination_ = replace(self.combination_, offset=offset)
         return shifted
@@ -453,43 +459,43 @@ class EnsembleClassifier(ImageClassifier):
             changed.estimators_[index] = self.estimators_[index].with_recorders([recorder])
         return changed
 
-    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy in which the estimator at index `member` has the annotations `notes`.
+    def with_atom_annotations(self, annotations: AtomAnnotations, member_index: int = 0) -> Self:
+        """Return a copy in which the atoms of one estimator have these annotations.
 
         Parameters
         ----------
-        notes : annotations of the atoms
-        member : index of the estimator
+        annotations : annotations of the atoms
+        member_index : index of the estimator
 
         Returns
         -------
         Self
         """
-        return self._replace_member(member, self.estimators_[member].with_atom_annotations(notes))
+        member = self.estimators_[member_index].with_atom_annotations(annotations)
+        return self._replace_member(member_index, member)
 
     def refit_decision_rule(
-        self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
+        self, images: LabelledImages, member_index: int = 0, *, callback: Callback | None = None
     ) -> Self:
-        """Return a copy in which the aggregator of the estimator at index `member` is fitted again.
+        """Return a copy in which the aggregator of one estimator is fitted again.
 
         Parameters
         ----------
         images : labelled images, such as the training images
-        member : index of the estimator
+        member_index : index of the estimator
         callback : receives the progress
 
         Returns
         -------
         Self
         """
-        return self._replace_member(
-            member, self.estimators_[member].refit_decision_rule(images, callback=callback)
-        )
+        member = self.estimators_[member_index].refit_decision_rule(images, callback=callback)
+        return self._replace_member(member_index, member)
 
     def _replace_member(self, index: int, member: TissueClassifier) -> Self:
         """Return a copy in which `member` replaces the estimator at `index`.
 
-        New changes in the training record of `member` are added to that of the ensemble.
+        New changes in the training record of `member` are added to the record of the ensemble.
         """
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]

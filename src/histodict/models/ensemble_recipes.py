@@ -28,7 +28,7 @@ _STAIN_NORMALIZATION = "reinhard"
 # Downsample factors of texture recipes.
 _TEXTURE_DOWNSAMPLE, _COARSE_TEXTURE_DOWNSAMPLE = 2.0, 4.0
 # Settings that are not copied from a recipe with encoder features to one with pixels.
-_NOT_TRANSFERRED = (
+_NOT_COPIED_SETTINGS = (
     "features",
     "patch_px",
     "stride_px",
@@ -56,7 +56,7 @@ def resolve_ensemble_recipe(
     Parameters
     ----------
     recipe : recipe, or name of a preset
-    method : method that replaces that of the recipe; None does not replace it
+    method : name of a method that replaces the method of the recipe; None keeps it
     settings : changed settings, by name. They are not applied here, but the preset "default" uses
         no encoder if a setting requires pixels
     """
@@ -104,7 +104,8 @@ def _normalized_stain(recipe: Recipe) -> str:
 def _texture_recipe(pixel_recipe: Recipe, downsample: float) -> Recipe:
     """Return a recipe with texture features.
 
-    It reduces images by the factor `downsample`, or by that of `pixel_recipe` if this is larger.
+    It reduces images by the factor `downsample`, or by the factor of `pixel_recipe` if that is
+    larger.
     """
     return _rescale(
         with_method(pixel_recipe, _TEXTURE_METHOD), max(1.0, downsample / pixel_recipe.downsample)
@@ -123,7 +124,7 @@ def _pixel_variation(base: Recipe) -> Recipe:
         setting.name: getattr(base, setting.name)
         for setting in fields(base)
         if setting.name
-        not in (*_NOT_TRANSFERRED, "method", "method_parameters", "downsample", "mpp")
+        not in (*_NOT_COPIED_SETTINGS, "method", "method_parameters", "downsample", "mpp")
         and getattr(base, setting.name) != getattr(encoder, setting.name)
     }
     parameters = {

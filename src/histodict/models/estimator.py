@@ -145,7 +145,7 @@ class ImageEstimator(BaseEstimator):
         if not settings:
             return recipe
         init_names = [name for name in signature(type(self)).parameters if name != "settings"]
-        check_setting_names(settings, {*init_names, *recipe.settings()})
+        check_setting_names(settings, {*init_names, *recipe.setting_names()})
         return recipe.replace_settings(settings)
 
     def _resolve_recipe(
@@ -218,21 +218,21 @@ class ImageEstimator(BaseEstimator):
         """Return a copy in which estimator i passes the codes of patches to `recorders[i]`."""
         raise NotImplementedError
 
-    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with the atom annotations `notes`.
+    def with_atom_annotations(self, annotations: AtomAnnotations, member_index: int = 0) -> Self:
+        """Return a copy with these annotations of atoms.
 
         Disabled atoms have no effect on predictions, as if they were not part of the dictionary.
         Nothing is trained again.
 
         Parameters
         ----------
-        notes : annotations of the atoms
-        member : index of the estimator in an ensemble
+        annotations : annotations of the atoms
+        member_index : index of the estimator in an ensemble
         """
         raise NotImplementedError
 
     def refit_decision_rule(
-        self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
+        self, images: LabelledImages, member_index: int = 0, *, callback: Callback | None = None
     ) -> Self:
         """Return a copy with aggregator and decision threshold fitted again on labelled images.
 
@@ -242,13 +242,13 @@ class ImageEstimator(BaseEstimator):
         Parameters
         ----------
         images : labelled images, such as the training images
-        member : index of the estimator in an ensemble
+        member_index : index of the estimator in an ensemble
         callback : receives the progress
         """
         raise ValueError("a region detector has no decision rule for image classes to fit again")
 
-    def tuned_on(self, images: Iterable[Path]) -> Self:
-        """Return a copy that lists these images as used for tuning, in its training record.
+    def with_tuning_images(self, images: Iterable[Path]) -> Self:
+        """Return a copy whose training record lists these images as tuning images.
 
         Call it on the result of `with_threshold`, `adapt_threshold` or `with_atom_annotations`, so
         that scores on the images with which the change was chosen are marked as tuned.
@@ -270,7 +270,7 @@ class ImageEstimator(BaseEstimator):
         image: ImageLike | str,
         *,
         mpp: MppLike = None,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
         callback: Callback = no_callback,
     ) -> Explanation:
         """Return the prediction for one image with contributions of atoms that sum to its score.
@@ -279,7 +279,7 @@ class ImageEstimator(BaseEstimator):
         ----------
         image : path, array or Pillow image
         mpp : pixel size (µm) if the file gives none
-        within : outlines; patches outside of these are ignored
+        region_of_interest : outlines; patches outside of these are ignored
         callback : receives the progress within a slide
 
         Returns
@@ -289,7 +289,9 @@ class ImageEstimator(BaseEstimator):
         from ..explain.explanation import explain
 
         self._check_fitted()
-        return explain(self, image, mpp=mpp, within=within, callback=callback)
+        return explain(
+            self, image, mpp=mpp, region_of_interest=region_of_interest, callback=callback
+        )
 
     def describe_decision(self) -> str:
         """Return a description of the decision for a model card."""
@@ -305,7 +307,7 @@ class ImageEstimator(BaseEstimator):
         *,
         mpp: MppLike = None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> Any:
         """Return the prediction for one image without the warnings that `predict` gives."""
         raise NotImplementedError
@@ -340,21 +342,26 @@ class ImageEstimator(BaseEstimator):
     ) -> AbstractContextManager[Callback]:
         """Return a context manager that yields a function to report progress to.
 
-        This is `callback` or, if `callback` is None and the model is verbose, a progress bar.
+        This is `callback`. If it is None, a verbose model shows a progress bar, and any other model
+        shows nothing.
         """
         if callback is None and self.verbose:
             return progress_bar()
         return nullcontext(callback or no_callback)
 
     def _predict(
-        self, images: Any, mpp: MppLike, within: AnnotationInput | None = None, **options: Any
+        self,
+        images: Any,
+        mpp: MppLike,
+        region_of_interest: AnnotationInput | None = None,
+        **options: Any,
     ) -> Any:
         """Return a prediction if `images` is a single image, or else `Predictions`.
 
         `options` are passed to `predict_one`.
         """
         self._check_fitted()
-        inputs = resolve_inputs(images, within)
+        inputs = resolve_inputs(images, region_of_interest)
         for message in inputs.skipped:
             warnings.warn(message, stacklevel=3)  # attributed to the caller of predict
         predictions, default_size = [], PixelSizeOption.from_mpp(mpp)
@@ -363,7 +370,7 @@ class ImageEstimator(BaseEstimator):
             for i, (image, table_mpp, annotations) in enumerate(inputs.images):
                 size = default_size.with_table_mpp(table_mpp)
                 prediction = self.predict_one(
-                    image, mpp=size, callback=callback, within=annotations, **options
+                    image, mpp=size, callback=callback, region_of_interest=annotations, **options
                 )
                 predictions.append(prediction)
                 callback(Progress("predict", i + 1, len(inputs.images)))

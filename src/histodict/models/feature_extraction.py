@@ -3,9 +3,9 @@
     DIR/NAME.h5    features (n, length), coords (n, 2) and attributes as TRIDENT writes them, and
                    the settings of the extraction (attribute `histodict`, JSON)
 
-NAME is that of the image without suffix. A file is renamed to its final name when it is complete,
-so several processes can fill a folder. Files made with other settings raise an error and are not
-changed.
+NAME is the name of the image file without suffix. A file is renamed to its final name when it is
+complete, so several processes can fill a folder. Files made with other settings raise an error and
+are not changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..utils.files import atomic_write, exists, file_key
 from ..utils.parallel import Executor, ThreadExecutor, map_blocks
 from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from ..utils.text_io import failure_reason, printable, shorten
-from .prepared_image import PreparedImage, extraction_settings, open_prepared_image, window_progress
+from .prepared_image import PreparedImage, chunk_progress, extraction_settings, open_prepared_image
 from .recipe import PRESETS, Recipe
 
 _FORMAT_VERSION = 2  # version of the file's content
@@ -110,7 +110,7 @@ def extract_features(
     callback: Callback = no_callback,
     executor: Executor | None = None,
 ) -> ExtractionResult:
-    """Write a feature file for every image that has no up-to-date one.
+    """Write a feature file for every image without an up-to-date feature file.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _output_files(images: Sequence[ImageRecord], folder: Path) -> list[Path]:
 def _extraction_fingerprint(
     recipe: Recipe, record: ImageRecord, default_size: PixelSizeOption
 ) -> dict[str, Any]:
-    """Return everything that determines the content of a feature file, as JSON.
+    """Return everything that determines the content of a feature file, as a JSON object.
 
     The keys are "recipe", "image" and "size" (pixel size).
     """
@@ -297,7 +297,7 @@ def _compute_chunks(
         return chunk, *prepared.chunk_features(grid, *chunk)
 
     chunks = list(prepared.chunks(grid))
-    report = window_progress(chunks, prepared.size, callback)
+    report = chunk_progress(chunks, prepared.size, callback)
     results = map_blocks(compute_chunk, chunks, n_jobs)
     for n_done, ((rows, columns), tissue, vectors) in enumerate(results, 1):
         if len(vectors):

@@ -36,7 +36,7 @@ from .predictions import ImagePrediction, Predictions
 from .recipe import Recipe
 
 _NO_LABEL = "no label"
-_ROUNDING = 1e-9  # smaller changes of the threshold are ignored
+_SHIFT_TOLERANCE = 1e-9  # smaller shifts of the score are rounding errors
 
 
 class ImageClassifier(ImageEstimator):
@@ -52,7 +52,7 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def model_(self) -> ImagePipeline:
-        """Pipeline that scores an image; for an ensemble, that of the first estimator."""
+        """Pipeline that scores an image; for an ensemble, the pipeline of its first estimator."""
         raise NotImplementedError
 
     def _score_image(
@@ -60,7 +60,7 @@ class ImageClassifier(ImageEstimator):
         path: ImageLike,
         mpp: float | None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
         """Return the scores of an image; arguments as in `ImagePipeline.score_image`."""
         raise NotImplementedError
@@ -75,7 +75,7 @@ class ImageClassifier(ImageEstimator):
         return 1.0
 
     def _invert_tanh(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the inverse hyperbolic tangent of scores; for a single model, the scores."""
+        """Return scores without the tanh that an ensemble applies; a single model applies none."""
         return scores
 
     def _probabilities_and_prediction_set(
@@ -124,7 +124,7 @@ class ImageClassifier(ImageEstimator):
         *,
         mpp: MppLike = ...,
         error_rate: float = ...,
-        within: RegionOfInterest = ...,
+        region_of_interest: RegionOfInterest = ...,
     ) -> ImagePrediction: ...
     @overload
     def predict(
@@ -133,11 +133,16 @@ class ImageClassifier(ImageEstimator):
         *,
         mpp: MppLike = ...,
         error_rate: float = ...,
-        within: RegionOfInterest = ...,
+        region_of_interest: RegionOfInterest = ...,
     ) -> Predictions[ImagePrediction]: ...
     @overload
     def predict(
-        self, X: Any, *, mpp: MppLike = ..., error_rate: float = ..., within: RegionOfInterest = ...
+        self,
+        X: Any,
+        *,
+        mpp: MppLike = ...,
+        error_rate: float = ...,
+        region_of_interest: RegionOfInterest = ...,
     ) -> Any: ...
 
     def predict(
@@ -146,18 +151,18 @@ class ImageClassifier(ImageEstimator):
         *,
         mpp: MppLike = None,
         error_rate: float = 0.1,
-        within: RegionOfInterest = None,
+        region_of_interest: RegionOfInterest = None,
     ) -> Any:
         """Return an `ImagePrediction` for a single image, or `Predictions` for several.
 
         Parameters
         ----------
-        X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; several
-            images are a list of these, a folder, a CSV file, a DataFrame or a `Manifest`
+        X : path of an image or slide, array (height, width, 3) of uint8 or Pillow image; or
+            several images as a list, folder, CSV file, DataFrame or `Manifest`
         mpp : pixel size (µm) of images for which neither file nor table gives one; a
             `PixelSizeOption` can also replace known pixel sizes
         error_rate : accepted rate at which the prediction set does not contain the true class
-        within : file with outlines, folder of such files named like the images, or
+        region_of_interest : file with outlines, folder of such files named like the images, or
             `AnnotationFile`; patches outside of the outlines are ignored
 
         Returns
@@ -165,10 +170,10 @@ class ImageClassifier(ImageEstimator):
         ImagePrediction or Predictions
             For NumPy and scikit-learn, `Predictions` are the array of the most likely classes.
         """
-        return self._predict(X, mpp, within, error_rate=error_rate)
+        return self._predict(X, mpp, region_of_interest, error_rate=error_rate)
 
     def decision_function(
-        self, X: Any, *, mpp: MppLike = None, within: RegionOfInterest = None
+        self, X: Any, *, mpp: MppLike = None, region_of_interest: RegionOfInterest = None
     ) -> NDArray[np.float64]:
         """Return the scores of the images, in the order of `classes_`.
 
@@ -176,7 +181,7 @@ class ImageClassifier(ImageEstimator):
         ----------
         X : as in `predict`
         mpp : pixel size (µm), as in `predict`
-        within : outlines, as in `predict`
+        region_of_interest : outlines, as in `predict`
 
         Returns
         -------
@@ -184,7 +189,7 @@ class ImageClassifier(ImageEstimator):
             With two classes, one score per image, positive for the second class; with more, one per
             class. NaN for images without tissue. A single image counts as a list of one.
         """
-        predictions = as_predictions(self._predict(X, mpp, within))
+        predictions = as_predictions(self._predict(X, mpp, region_of_interest))
         n_columns = count_scores(len(self.class_names_))
         scores = np.array([p.scores for p in predictions], np.float64).reshape(-1, n_columns)
         return scores[:, 0] if n_columns == 1 else scores
@@ -196,16 +201,17 @@ class ImageClassifier(ImageEstimator):
         mpp: MppLike = None,
         error_rate: float = 0.1,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImagePrediction:
         """Return the prediction for one image without the warnings that `predict` gives.
 
         Parameters
         ----------
         path : path, array or Pillow image
-        mpp, error_rate : see `predict`
+        mpp : pixel size (µm) if the file gives none, or `PixelSizeOption`
+        error_rate : accepted rate at which the prediction set does not contain the true class
         callback : receives the progress within a slide
-        within : see `predict`
+        region_of_interest : outlines; patches outside of these are ignored
 
         Returns
         -------
@@ -214,7 +220,7 @@ class ImageClassifier(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.from_mpp(mpp).resolve(path)
-        image_scores = self._score_image(path, size.user_mpp, callback, within)
+        image_scores = self._score_image(path, size.user_mpp, callback, region_of_interest)
         prediction = self._make_prediction(path, image_scores, error_rate)
         return replace(prediction, size=size.with_assumed_mpp(self.model_.mpp_))
 
@@ -296,7 +302,8 @@ class ImageClassifier(ImageEstimator):
     ) -> list[str]:
         """Return the label of the image once for each of n patches.
 
-        `corners` (n, 2) and `side` of the patches are not used; region detectors need them.
+        Only the number of `corners` (n, 2) is used; region detectors also need their values and the
+        `side` of the patches.
         """
         return [record.label or _NO_LABEL] * len(corners)
 
@@ -304,19 +311,19 @@ class ImageClassifier(ImageEstimator):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether the aggregator compares a single number per image with a threshold θ."""
+        """Whether the aggregator compares a single number per image with a threshold."""
         return self.aggregator_ is not None and self.aggregator_.threshold is not None
 
     @property
     def threshold(self) -> float | None:
-        """Threshold θ of the decision value; None unless `has_threshold`."""
-        return self.value_from_score(0.0) if self.has_threshold else None
+        """Threshold of the decision value; None unless `has_threshold`."""
+        return self.score_to_decision_value(0.0) if self.has_threshold else None
 
-    def value_from_score(self, score: float) -> float:
+    def score_to_decision_value(self, score: float) -> float:
         """Return the decision value that corresponds to a score of an image.
 
-        The decision value is the number that is compared with the threshold θ, such as a fraction
-        of patches or a mean margin.
+        The decision value is the number that is compared with `threshold`, such as a fraction of
+        patches or a mean margin.
         """
         assert self.aggregator_ is not None
         return self.aggregator_.feature_value_at(self._member_score(score + self.threshold_shift_))
@@ -324,16 +331,20 @@ class ImageClassifier(ImageEstimator):
     def _decision_value(self, score: float) -> float:
         """Return the decision value that corresponds to a score.
 
-        Without a threshold θ, this is the score before `threshold_shift_` was subtracted.
+        Unless `has_threshold`, this is the score before `threshold_shift_` was subtracted.
         """
-        return self.value_from_score(score) if self.has_threshold else score + self.threshold_shift_
+        return (
+            self.score_to_decision_value(score)
+            if self.has_threshold
+            else score + self.threshold_shift_
+        )
 
     @property
     def decision_threshold(self) -> DecisionThreshold | None:
         """Decision threshold between two classes; None for more than two classes.
 
-        It is the threshold θ of the decision value or, if `has_threshold` is False, a threshold of
-        the score.
+        It is the threshold of the decision value or, unless `has_threshold`, a threshold of the
+        score.
         """
         if self.threshold is not None and self.aggregator_ is not None:
             return DecisionThreshold(
@@ -345,12 +356,12 @@ class ImageClassifier(ImageEstimator):
             else None
         )
 
-    def with_threshold(self, value: float) -> Self:
+    def with_threshold(self, threshold: float) -> Self:
         """Return a copy with another decision threshold; probabilities do not change.
 
         Parameters
         ----------
-        value : threshold on the scale of `decision_threshold`
+        threshold : decision threshold on the scale of `decision_threshold`
 
         Returns
         -------
@@ -361,21 +372,22 @@ class ImageClassifier(ImageEstimator):
         ValueError
             If the model has more than two classes.
         """
-        if not np.isfinite(value):
+        if not np.isfinite(threshold):
             raise ValueError("the decision threshold must be a finite number")
         if len(self.class_names_) != 2:
             raise ValueError("only a model of two classes has a decision threshold")
         changed, previous = copy(self), self.decision_threshold
         if self.threshold is not None:
-            slope = self.value_from_score(1.0) - self.threshold  # value per unit of score
-            value = (value - self.threshold) / slope
+            # Decision value per unit of score.
+            slope = self.score_to_decision_value(1.0) - self.threshold
+            shift = (threshold - self.threshold) / slope
         else:
-            value -= self.threshold_shift_
-        changed.threshold_shift_ = self.threshold_shift_ + value
+            shift = threshold - self.threshold_shift_
+        changed.threshold_shift_ = self.threshold_shift_ + shift
         current = changed.decision_threshold
         assert previous and current
         values = {"previous": previous.value, "value": current.value}
-        changed.training_info_ = with_change(self.training_info_, "manual", shift=value, **values)
+        changed.training_info_ = with_change(self.training_info_, "manual", shift=shift, **values)
         return changed
 
     def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
@@ -389,15 +401,15 @@ class ImageClassifier(ImageEstimator):
         -------
         ImagePrediction
         """
-        value, patch_map = prediction.value, prediction.patch_map
+        value, patch_map = prediction.decision_value, prediction.patch_map
         threshold = self.decision_threshold
         if prediction.top_label is None or value is None:
             return prediction
         if threshold is not None:
-            score = self._score_from_value(value)
+            score = self._decision_value_to_score(value)
             label = self.class_names_[int(threshold.is_positive(value))]
             shift = prediction.score - score
-            if abs(shift) <= _ROUNDING:
+            if abs(shift) <= _SHIFT_TOLERANCE:
                 score, shift = prediction.score, 0.0
             if (
                 self.aggregator_
@@ -415,7 +427,7 @@ class ImageClassifier(ImageEstimator):
             decision_text=decision_text,
         )
 
-    def _score_from_value(self, value: float) -> float:
+    def _decision_value_to_score(self, value: float) -> float:
         """Return the score that has this decision value; the inverse of `_decision_value`."""
         if self.threshold is None or self.aggregator_ is None:
             return value - self.threshold_shift_

@@ -87,13 +87,13 @@ class PatchRecorder:
 
 @dataclass(frozen=True)
 class AtomTable:
-    """Atoms of a dictionary whose atoms belong to classes.
+    """Atoms of the class dictionaries of a model.
 
     Attributes
     ----------
-    D : atoms (n_atoms, n_features)
+    D : (n_atoms, n_features), atoms
     classes : class index of each atom
-    patch_px : side in pixels of atoms that are images; None for other atoms
+    patch_px : side in pixels of atoms that are images; None if atoms are not images
     signs : sign of each atom's mean coefficient in patches of its class, 1 or -1
     """
 
@@ -189,16 +189,16 @@ class ImagePipeline:
         path: ImageLike,
         mpp: float | None = None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
         """Return the scores of an image.
 
         Parameters
         ----------
         path : image, slide or feature file
-        mpp : pixel size in µm that replaces that of the file; None keeps it
+        mpp : pixel size (µm) that replaces the one in the file; None keeps it
         callback : receives the progress within a slide
-        within : outlines; patches outside of these are ignored
+        region_of_interest : outlines; patches outside of these are ignored
         """
         raise NotImplementedError
 
@@ -214,8 +214,8 @@ class ImagePipeline:
         """Return the error message that is shown if `atoms` returns None."""
         return f"the method {self.recipe.method!r} uses whole images and has no atoms"
 
-    def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
+    def with_atom_annotations(self, annotations: AtomAnnotations) -> Self:
+        """Return a copy with these annotations of atoms; disabled atoms have no effect."""
         raise ValueError(self.no_atoms_reason())
 
     def refit_decision_rule(
@@ -289,7 +289,8 @@ class ImagePipeline:
     def load_state(self, content: ModelData, specs: Mapping[str, ArraySpec] | None = None) -> None:
         """Set the fitted attributes from the content of a model file.
 
-        `specs` are specifications of arrays that the file has in addition to those of the pipeline.
+        `specs` specify, by name, arrays that the file has in addition to those of the
+        pipeline.
         """
         self.mpp_ = content.mpp
         metadata = content.training_info.get("vectors")
@@ -306,16 +307,16 @@ class ImagePipeline:
         classifier.n_features_in_ = content.n_features
         self.classifier_ = classifier
 
-    def _array_dimensions(self, method: Any) -> dict[str, int | str]:
+    def _array_dimensions(self, classifier: Any) -> dict[str, int | str]:
         """Return the dimensions of arrays in a model file that follow from the recipe, by name.
 
-        `method` is the classifier of the recipe's method.
+        `classifier` is the unfitted classifier of the recipe's method.
         """
         return {}
 
 
-_MAX_PIXELS = 50_000_000  # after the reduction
-# Images with more pixels are represented by this number of tissue squares, of this side.
+_MAX_PIXELS = 50_000_000  # of a reduced image
+# Number and side of the tissue squares that represent a larger image.
 _N_SQUARES, _SQUARE_PX = 64, 512
 
 
@@ -344,7 +345,7 @@ class WholeImagePipeline(ImagePipeline):
             name = records[int(np.argmax(labels == untrainable[0]))].label
             raise ValueError(no_tissue_message(f"any image of class {name!r}", self.recipe))
         warn_no_tissue(
-            [record for record, found in zip(records, has_tissue, strict=True) if not found]
+            [record for record, is_used in zip(records, has_tissue, strict=True) if not is_used]
         )
         for row in np.flatnonzero(has_tissue):
             check_scores(records[row].path, X[row])
@@ -357,14 +358,14 @@ class WholeImagePipeline(ImagePipeline):
         path: ImageLike,
         mpp: float | None = None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
         """Return the scores of an image; see `ImagePipeline.score_image`.
 
         The scores are None if the image has no tissue and the features are computed from tissue
         only.
         """
-        self._reject_outlines(path, within)
+        self._reject_outlines(path, region_of_interest)
         X = self._feature_vectors({path: mpp}, self.mpp_)
         if np.isnan(X[0, 0]):
             return ImageScores(None)
@@ -376,12 +377,13 @@ class WholeImagePipeline(ImagePipeline):
             self.recorder.finish(image_scores)
         return image_scores
 
-    def _reject_outlines(self, path: ImageLike, within: AnnotationFile | None) -> None:
+    def _reject_outlines(self, path: ImageLike, region_of_interest: AnnotationFile | None) -> None:
         """Raise ImageError if outlines are given, as the method uses the whole image."""
-        if within is not None:
+        if region_of_interest is not None:
             raise ImageError(
                 f"{path}: the method {self.recipe.method!r} uses whole images and cannot be "
-                f"limited to the outlines in {within.path}. Use a method that works on patches"
+                f"limited to the outlines in {region_of_interest.path}. Use a method that works on "
+                "patches"
             )
 
     def _feature_vectors(

@@ -1,6 +1,6 @@
 """Inputs of models: tables of labelled images, images for prediction, and checks of both.
 
-Images in memory are processed like those of a file, with identical results.
+Images in memory are processed like image files, with identical results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 LabelledImages = Manifest | Path | str | DataFrameLike
 TrainingImages = LabelledImages | Iterable[Any]  # with separate labels
-# Types that always are several images, or one; a path or an array may be either.
+# Types of several images, and of a single one; a path or an array may be either.
 ManyImages = Manifest | DataFrameLike | list[Any] | tuple[Any, ...]
 SingleImage: TypeAlias = "MemoryImage | Image"
 # Outlines in a file, or in a folder of files that are named like the images.
@@ -65,9 +65,9 @@ class PredictionInputs:
 
     Attributes
     ----------
-    images : for each image, its path or pixels, its pixel size (µm) from a table, and outlines to
-        which the prediction is limited; None where unknown
-    is_single : whether a single image was given, for which a single prediction is returned
+    images : (image, mpp, region_of_interest) of each image: path or pixels; pixel size (µm) from a
+        table, or None; outlines to which the prediction is limited, or None
+    is_single : whether the input is a single image, for which a single prediction is returned
     skipped : for each folder with unsupported files, a message that lists them
     image_files : for each feature file, its image; None if unknown. Empty without a table
     """
@@ -83,7 +83,7 @@ def resolve_labelled(images: TrainingImages, stacklevel: int = 3) -> Manifest:
     if isinstance(images, Manifest):
         return images
     if is_image_list(images):
-        records = _as_records(images)
+        records = _manifest_from_records(images)
         if records is None or not all(r.label or r.has_regions for r in records.records):
             raise ValueError(
                 "a list of images has no labels: give y, one label per image, or a table or folder"
@@ -106,7 +106,7 @@ def is_image_list(images: object) -> bool:
     )
 
 
-def _as_records(images: Any) -> Manifest | None:
+def _manifest_from_records(images: Any) -> Manifest | None:
     """Convert a list of `ImageRecord` to a manifest; return None for any other input."""
     if not isinstance(images, list | tuple | np.ndarray) or not len(images):
         return None
@@ -115,19 +115,21 @@ def _as_records(images: Any) -> Manifest | None:
     return None
 
 
-def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> PredictionInputs:
+def resolve_inputs(
+    images: Any, region_of_interest: AnnotationInput | None = None
+) -> PredictionInputs:
     """Return the images for prediction, from any input that `predict` accepts.
 
     Parameters
     ----------
     images : file, folder, list, table, `Manifest`, array or Pillow image. An array of uint8 has the
         shape (height, width, 3) or, for several images, (n, height, width, 3)
-    within : outlines, as in `predict`; only patches inside them are used
+    region_of_interest : outlines, as in `predict`; patches outside of these are ignored
     """
     inputs = _resolve_images(images)
-    if within is None:
+    if region_of_interest is None:
         return inputs
-    annotations = match_annotations([image for image, _, _ in inputs.images], within)
+    annotations = match_annotations([image for image, _, _ in inputs.images], region_of_interest)
     image_files = inputs.image_files or [None] * len(annotations)
     annotations = [
         replace(a, image=image_path) for a, image_path in zip(annotations, image_files, strict=True)
@@ -139,8 +141,8 @@ def resolve_inputs(images: Any, within: AnnotationInput | None = None) -> Predic
 
 
 def _resolve_images(images: Any) -> PredictionInputs:
-    """Return the images for prediction; outlines are only those that a table names."""
-    images = _as_records(images) or images
+    """Return the images for prediction, with the outlines that a table names."""
+    images = _manifest_from_records(images) or images
     if isinstance(images, Manifest) or is_dataframe(images) or _is_table(images):
         manifest = images if isinstance(images, Manifest) else read_manifest(images, labelled=False)
         for record in manifest.records:
@@ -212,13 +214,13 @@ def as_image_like(image: Any, name: str) -> ImageLike:
 
 
 def _list_folder_images(folder: Path, skipped: list[str]) -> list[Path]:
-    found, others = find_images(folder)
-    if not found:
+    images, unsupported = find_images(folder)
+    if not images:
         raise ValueError(f"{folder}: no image in this folder")
-    if others:
-        names = truncated_list([str(path.relative_to(folder)) for path in others])
+    if unsupported:
+        names = truncated_list([str(path.relative_to(folder)) for path in unsupported])
         skipped.append(f"{folder}: unsupported files skipped: {names}")
-    return found
+    return images
 
 
 def make_usability_check(recipes: Sequence[Recipe]) -> UsabilityCheck:
@@ -275,14 +277,15 @@ def check_and_sort_images(
 def training_data_info(manifest: Manifest) -> dict[str, Any]:
     """Return entries for the training record, by name.
 
-    They are "images" and, each only if there are any, "left_out" (images) and "confounders".
+    The keys are "images" (fingerprints) and, unless empty, "left_out" (skipped images) and
+    "confounders".
     """
-    notes = {
+    entries = {
         "images": image_fingerprints(record.path for record in manifest.records),
         "left_out": list(manifest.skipped),
         "confounders": [str(confounder) for confounder in find_confounders(manifest)],
     }
-    return {name: lines for name, lines in notes.items() if lines}
+    return {name: lines for name, lines in entries.items() if lines}
 
 
 def too_few_classes_message(manifest: Manifest) -> str:
@@ -354,10 +357,10 @@ def find_patches_in_region(
 
 
 def coordinate_shift(record: ImageRecord, patch_map: PatchMap) -> tuple[int, int]:
-    """Return the shift (x, y) from coordinates of a patch map to those of the image file.
+    """Return the shift (x, y) that converts coordinates of a patch map to those of the image.
 
-    It is in level-0 pixels, and is added to coordinates of the map. It is not 0 for feature files
-    with coordinates of the image, and for slides with cropped margins.
+    The shift is in level-0 pixels. It differs from 0 for feature files with coordinates of the
+    image, and for slides with cropped margins.
     """
     if not record.has_regions:
         return 0, 0
@@ -374,7 +377,7 @@ def squares_in_region(
 ) -> NDArray[np.bool_]:
     """Return whether at least half of each square lies in the region.
 
-    The region is that of the mask or outlines; without them, the label holds for the whole image.
+    The mask or outlines define the region; without them, the label holds for the whole image.
     `x` and `y` are the upper left corners. Corners and `side` are in level-0 pixels; `x`, `y` and
     the returned array have the same shape.
     """

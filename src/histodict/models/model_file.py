@@ -46,7 +46,7 @@ DECISION_PARAMETERS = {
 # Arrays of a model, in addition to "method.NAME" of its method (`fitted_arrays`) and "rule.NAME" of
 # its aggregator (`array_schema`). Dimensions: "classes"; "scores", 1 for two classes, else the
 # number of classes; "inputs", the length of a feature vector; "features", its length after the
-# projection; "codes", the length of a code; "estimators", those of an ensemble.
+# projection; "codes", the length of a code; "estimators", the number of estimators of an ensemble.
 ARRAY_SPECS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
@@ -64,7 +64,7 @@ ARRAY_SPECS = {
     "combination.weights": ArraySpec("estimators", "positive numbers"),
     "calibration.slopes": ArraySpec("scores, classes"),
     "calibration.offsets": ArraySpec("classes"),
-    # Of the calibration images.
+    # Nonconformity scores of the calibration images.
     "calibration.nonconformity_scores": ArraySpec("images", "fractions from 0 to 1"),
 }
 
@@ -82,7 +82,7 @@ class ModelData:
     ----------
     kind : "tissue-classifier", "region-detector" or "ensemble"
     classes : class names; if there are two, positive scores indicate the second
-    recipe : settings of the model; for an ensemble, those of its first estimator
+    recipe : settings of the model; for an ensemble, the settings of its first estimator
     mpp : median pixel size (µm) of the training images; None if it is unknown or not used
     n_features : length of the vectors that the method receives
     weights : digest of the encoder's weights; empty for pixel features
@@ -106,12 +106,12 @@ class ModelData:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
-        """Return all fields except `arrays`; `estimators` has the headers of the estimators."""
-        fields = {name: getattr(self, name) for name in _FIELDS}
+        """Return all fields except `arrays`; "estimators" has the headers of the estimators."""
+        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
         return fields | {"estimators": [member.header() for member in self.estimators]}
 
     def all_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name; those of estimator i have the prefix "member{i}."."""
+        """Return all arrays by name; arrays of estimator i have the prefix "member{i}."."""
         arrays = dict(self.arrays)
         for index, member in enumerate(self.estimators):
             member_arrays = member.all_arrays()
@@ -138,7 +138,7 @@ class ModelData:
             cls.from_header(member_header, member_arrays) for member_header, member_arrays in pairs
         ]
         return cls(
-            **{name: header[name] for name in _FIELDS}, estimators=members, arrays=own_arrays
+            **{name: header[name] for name in _HEADER_FIELDS}, estimators=members, arrays=own_arrays
         )
 
     def check_arrays(self, declared: Mapping[str, ArraySpec], sizes: Sizes) -> None:
@@ -166,7 +166,7 @@ class ModelData:
 # --- header -------------------------------------------------------------------------------------
 
 # Types of the header's fields.
-_FIELDS = {
+_HEADER_FIELDS = {
     "kind": "str",
     "classes": "list[str]",
     "recipe": "dict[str, Any]",
@@ -206,10 +206,10 @@ def validate_header(header: Mapping[str, Any]) -> None:
 
     The settings of the recipe are checked when the model is created.
     """
-    fields = {*_FIELDS, "estimators"}
+    fields = {*_HEADER_FIELDS, "estimators"}
     for name in sorted(fields ^ (set(header) - {"schema", "versions"})):
         raise ValueError(f"{short(name)} is {'missing' if name in fields else 'not a known field'}")
-    _check_fields("", header, _FIELDS)
+    _check_fields("", header, _HEADER_FIELDS)
     check_choice("kind", header["kind"], DECISION_PARAMETERS)
     _check_classes(header["classes"])
     if header["mpp"] is not None:
@@ -227,11 +227,11 @@ def validate_header(header: Mapping[str, Any]) -> None:
     _check_members(header)
 
 
-def _check_fields(location: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
-    for name, kind in kinds.items():
+def _check_fields(location: str, values: Mapping[str, Any], types: Mapping[str, str]) -> None:
+    for name, type_name in types.items():
         if name not in values:
             raise ValueError(f"{location}{name} is missing")
-        check_type(f"{location}{name}", values[name], kind)
+        check_type(f"{location}{name}", values[name], type_name)
 
 
 def _check_classes(classes: list[str]) -> None:
@@ -287,7 +287,7 @@ def _check_members(header: Mapping[str, Any]) -> None:
 
 
 SCHEMA = 2
-SUFFIX = ".histodict"
+MODEL_SUFFIX = ".histodict"
 # A single metadata key, as the order of several is undefined and files would not be reproducible.
 _HEADER_KEY, _DIGEST_KEY = "histodict", "sha256"
 _N_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, which is JSON
@@ -417,7 +417,7 @@ def _one_line(error: Exception) -> str:
 def load_model_of_kind(
     kinds: Mapping[str, Any], path: Path, n_jobs: int | None, trust_weights: bool
 ) -> Any:
-    """Read a model; raise ModelFileError if it has none of the given kinds.
+    """Read a model; raise ModelFileError if it is not of one of these kinds.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ def _check_consent(path: Path, features: str) -> None:
 
 
 def _check_weights(path: Path, content: ModelData) -> None:
-    """Raise ModelFileError if installed encoder weights differ from those of the training."""
+    """Raise ModelFileError if installed encoder weights are not those used in training."""
     features = content.recipe["features"]
     if get_patch_features(features).weights_digest() != content.weights:
         raise ModelFileError(

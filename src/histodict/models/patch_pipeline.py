@@ -56,7 +56,7 @@ from ..utils.progress import Callback, Progress, cumulative_shares, no_callback
 from .image_pipeline import AtomTable, ImagePipeline, ImageScores
 from .inputs import no_tissue_message, warn_no_tissue, warn_whole_images
 from .model_file import ModelData, array_specs
-from .prepared_image import PreparedImage, open_prepared_image, window_progress
+from .prepared_image import PreparedImage, chunk_progress, open_prepared_image
 from .recipe import Recipe
 
 
@@ -67,19 +67,19 @@ class SamplingArea:
     Attributes
     ----------
     record : the image
-    label : index of the class
+    class_index : index of the class
     is_inside : True for patches inside the region, False for outside, None for the whole image
     region : name of the region in the mask or outlines; empty for the whole image
     """
 
     record: ImageRecord
-    label: int
+    class_index: int
     is_inside: bool | None = None
     region: str = ""
 
     @classmethod
     def from_record(cls, record: ImageRecord, region: str) -> list[SamplingArea]:
-        """Return one area outside and one inside the region; without mask, one whole area."""
+        """Return the areas outside and inside the region; without mask, the whole image."""
         if not record.has_regions:
             return [cls(record, int(record.label == region))]
         return [cls(record, int(inside), inside, region) for inside in (False, True)]
@@ -105,22 +105,22 @@ def sample_training_patches(
 
     Parameters
     ----------
-    areas : image areas from which patches are sampled; those of a class give equally many
+    areas : image areas from which patches are sampled, equally many from each area of a class
     recipe : settings
     random_state : seed
     cache : cache of feature vectors; None stores nothing
     callback : receives the progress
     executor : runs the images in parallel
     """
-    labels = np.array([area.label for area in areas])
+    labels = np.array([area.class_index for area in areas])
     n_patches = [-(-recipe.patches_per_class // int(np.sum(labels == label))) for label in labels]
 
     def sample(index: int) -> tuple[NDArray[np.float32], bool]:
         area = areas[index]
         rng = np.random.default_rng([random_state, index])
-        record = area.record
+        record, region = area.record, area.record.region_of_interest
         with open_prepared_image(
-            record.path, record.mpp, recipe, cache=cache, within=record.region_of_interest
+            record.path, record.mpp, recipe, cache=cache, region_of_interest=region
         ) as prepared:
             grid = prepared.grid()  # raises an error if the image is too small
             allowed = _allowed_corners(area, prepared, grid)
@@ -173,7 +173,7 @@ def _allowed_corners(
 ) -> LocationConstraint | None:
     """Return the constraint on patches of an area; None for the whole image.
 
-    A patch is inside if at least half of it is in the region, and outside if no part of it is.
+    A patch is inside a region if at least half of it is, and outside if no part of it is inside.
     """
     if area.is_inside is None:
         return None
@@ -237,14 +237,18 @@ class _EncodedChunk:
 
 
 class _PatchResults:
-    """Predicted classes, margins and used concepts of patches; sums of their absolute codes."""
+    """Results of an image's patches, as arrays over the rows and columns of the patch grid.
+
+    These are the class index (`predicted`), the margins and, by name, the use of each concept.
+    `code_sums` (n_codes,) has the sums of the absolute codes over all patches.
+    """
 
     def __init__(
         self, grid: PatchGrid, n_classes: int, n_codes: int, concept_atoms: dict[str, list[int]]
     ) -> None:
         self.predicted = np.full((grid.n_rows, grid.n_columns), NO_TISSUE, np.int16)
         self.margins = np.zeros((*self.predicted.shape, n_classes), np.float32)
-        self.codes = np.zeros(n_codes)
+        self.code_sums = np.zeros(n_codes)
         self.concepts = {name: np.zeros(self.predicted.shape, bool) for name in concept_atoms}
         self._concept_atoms = concept_atoms
 
@@ -253,7 +257,7 @@ class _PatchResults:
         chunk, tissue, codes = encoded.chunk, encoded.tissue, encoded.codes
         self.predicted[chunk][tissue] = encoded.distances.argmin(axis=1)
         self.margins[chunk][tissue] = patch_margins(encoded.distances)
-        self.codes += np.asarray(abs(codes).sum(axis=0), dtype=np.float64).ravel()
+        self.code_sums += np.asarray(abs(codes).sum(axis=0), dtype=np.float64).ravel()
         for name, atoms in self._concept_atoms.items():
             used = (codes[:, atoms] != 0).sum(axis=1) > 0
             self.concepts[name][chunk][tissue] = np.asarray(used).ravel()
@@ -369,6 +373,7 @@ class PatchPipeline(ImagePipeline):
         return len(X)
 
     def _check_classes(self, labels: NDArray[np.int64]) -> None:
+        """Raise ValueError if a class has no training patches."""
         counts = np.bincount(labels, minlength=len(self.classes))
         for name, count in zip(self.classes, counts, strict=True):
             if count == 0:
@@ -379,30 +384,29 @@ class PatchPipeline(ImagePipeline):
         path: ImageLike,
         mpp: float | None = None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
         """Return scores, patch map and patch statistics of an image; see `ImagePipeline`."""
         classifier = copy(self.classifier_).set_params(n_jobs=1)  # the chunks run in parallel
-        with open_prepared_image(
-            path, mpp, self.recipe, self.mpp_, self.cache, self.feature_metadata_, within
-        ) as image:
+        options = (self.mpp_, self.cache, self.feature_metadata_, region_of_interest)
+        with open_prepared_image(path, mpp, self.recipe, *options) as image:
             grid = image.grid()
             chunks = list(image.chunks(grid))
             encode = partial(self._encode_chunk, classifier, image, grid)
             concept_atoms = self.atom_annotations.by_name()
             results = _PatchResults(grid, len(self.classes), classifier.n_codes_, concept_atoms)
-            report = window_progress(chunks, image.size, callback)
+            report = chunk_progress(chunks, image.size, callback)
             for n_done, encoded in enumerate(map_blocks(encode, chunks, self.n_jobs), 1):
                 results.add(encoded)
                 if self.recorder:
                     positions, codes = encoded.positions, encoded.codes
                     self.recorder.add(positions, codes, encoded.contributions)
                 report(n_done)
-            patch_map = self._patch_map(path, image, grid, results)
+            patch_map = self._make_patch_map(path, image, grid, results)
         statistics = PatchStatistics.from_map(
-            patch_map.predicted_classes, patch_map.margins, results.codes
+            patch_map.predicted_classes, patch_map.margins, results.code_sums
         )
-        image_scores = ImageScores(self._scores(path, statistics), patch_map, statistics)
+        image_scores = ImageScores(self._aggregate(path, statistics), patch_map, statistics)
         if self.recorder:
             self.recorder.finish(image_scores)
         return image_scores
@@ -426,9 +430,10 @@ class PatchPipeline(ImagePipeline):
         single = self.with_jobs(1)
 
         def score(index: int) -> Any:
-            record = records[index]
-            within = record.region_of_interest
-            return reduce(index, single.score_image(record.path, record.mpp, within=within))
+            r = records[index]
+            return reduce(
+                index, single.score_image(r.path, r.mpp, region_of_interest=r.region_of_interest)
+            )
 
         executor = executor or ThreadExecutor(self.n_jobs)
         n_bytes = [estimated_bytes(record.path) for record in records]
@@ -450,11 +455,11 @@ class PatchPipeline(ImagePipeline):
             contributions = classifier.distance_contributions(X, codes, distances)
         return _EncodedChunk(chunk, tissue, codes, distances, contributions)
 
-    def _patch_map(
+    def _make_patch_map(
         self, path: ImageLike, image: PreparedImage, grid: PatchGrid, results: _PatchResults
     ) -> PatchMap:
         """Return the patch map of an image, smoothed by the recipe's `smoothing_radius`."""
-        check_scores(path, results.margins, results.codes)
+        check_scores(path, results.margins, results.code_sums)
         predicted, margins = results.predicted, results.margins
         tissue = predicted != NO_TISSUE
         if self.recipe.smoothing_radius:
@@ -466,10 +471,12 @@ class PatchPipeline(ImagePipeline):
         if len(on_tissue) > 1 and (on_tissue == on_tissue[0]).all():
             notes.append(_EQUAL_SCORES)
         metadata = (path, image.mpp, image.offset, excluded, results.concepts)
-        of_image = (image.uses_whole_image, image.clip_size, tuple(filter(None, notes)))
-        return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *of_image)
+        options = (image.uses_whole_image, image.clip_size, tuple(filter(None, notes)))
+        return PatchMap(grid, predicted, margins, tuple(self.classes), *metadata, *options)
 
-    def _scores(self, path: ImageLike, statistics: PatchStatistics) -> NDArray[np.float64] | None:
+    def _aggregate(
+        self, path: ImageLike, statistics: PatchStatistics
+    ) -> NDArray[np.float64] | None:
         """Return the scores of an image; None without tissue or without aggregator."""
         if self.aggregator_ is None or not statistics.n_patches:
             return None
@@ -483,21 +490,21 @@ class PatchPipeline(ImagePipeline):
         check_scores(path, scores)
         return scores
 
-    def with_atom_annotations(self, notes: AtomAnnotations) -> Self:
-        """Return a copy with the annotations `notes`; disabled atoms have no effect."""
+    def with_atom_annotations(self, annotations: AtomAnnotations) -> Self:
+        """Return a copy with these annotations of atoms; disabled atoms have no effect."""
         atoms = self.atoms()
-        if notes and atoms is None:
+        if annotations and atoms is None:
             raise ValueError(self.no_atoms_reason())
-        for note in notes.notes:
+        for note in annotations.notes:
             if atoms is not None and note.atom >= len(atoms.D):
                 raise ValueError(f"there is no atom {note.atom}; the last is {len(atoms.D) - 1}")
         changed = copy(self)
-        changed.atom_annotations = notes
-        changed.classifier_ = self.classifier_.disable_atoms(notes.disabled)
+        changed.atom_annotations = annotations
+        changed.classifier_ = self.classifier_.disable_atoms(annotations.disabled)
         return changed
 
     def _check_warm_start(self, other: ImagePipeline) -> PatchPipeline:
-        """Return `other` to start training from; raise ValueError if it is incompatible."""
+        """Return `other`; raise ValueError if training cannot be resumed from it."""
         accepted = signature(get_method(self.recipe.method).load_class()).parameters
         if "warm_start" not in accepted:
             raise ValueError(f"the method {self.recipe.method!r} cannot resume training")
@@ -554,7 +561,7 @@ class PatchPipeline(ImagePipeline):
         return arrays | class_reference_to_arrays(self.class_reference_)
 
     def array_schema(self) -> dict[str, ArraySpec]:
-        """Return the specification, by name, of arrays without those of method and aggregator."""
+        """Return the specification of class reference and projection; see `ImagePipeline`."""
         return array_specs("class_reference", *["projection"] * bool(self.recipe.n_components))
 
     def aggregator_schema(self) -> dict[str, ArraySpec]:
@@ -562,12 +569,10 @@ class PatchPipeline(ImagePipeline):
         name = self.recipe.aggregation
         return {f"rule.{key}": spec for key, spec in AGGREGATORS[name].array_schema(name).items()}
 
-    def _array_dimensions(self, method: Any) -> dict[str, int | str]:
-        sizes: dict[str, int | str] = {"codes": method.code_dimension}
-        recipe = self.recipe
-        length = get_patch_features(recipe.features).vector_length(
-            recipe.patch_px, recipe.n_channels
-        )
+    def _array_dimensions(self, classifier: Any) -> dict[str, int | str]:
+        sizes: dict[str, int | str] = {"codes": classifier.code_dimension}
+        recipe, features = self.recipe, get_patch_features(self.recipe.features)
+        length = features.vector_length(recipe.patch_px, recipe.n_channels)
         if length is not None:
             sizes["inputs" if recipe.n_components else "features"] = length
         return sizes

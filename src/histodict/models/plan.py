@@ -25,7 +25,7 @@ class Plan:
     Parameters
     ----------
     recipe : Recipe
-        Settings of the model; of an ensemble, those of its first estimator.
+        Settings of the model; for an ensemble, the settings of its first estimator.
     calibration_folds : int, default=0
         Number of cross-validation folds over the training patients. With 2 or more, weights and
         calibration are fitted to out-of-fold predictions, so that predictions have probabilities.
@@ -62,8 +62,9 @@ class Plan:
         Parameters
         ----------
         name : name of a preset, or path that ends in ``.json``
-        method : name of the method; None is that of the file, or DFDL for presets
-        regions : whether the plan is for a `RegionDetector`; presets are adapted to it, files not
+        method : name of the method. None uses DFDL for a preset, and the method in a file
+        regions : whether the plan is for a `RegionDetector`. This changes single-model presets (see
+            `recipe.preset`), and neither ensemble presets nor files
 
         Returns
         -------
@@ -136,7 +137,7 @@ class Plan:
         return setting in _PLAN_SETTINGS or self.recipe.has_setting(setting)
 
     def parse_settings(self, settings: dict[str, str]) -> Plan:
-        """Return a copy with changed settings of plan, recipe or method, which are given as text.
+        """Return a copy with settings of plan, recipe or method that are parsed from text.
 
         Parameters
         ----------
@@ -146,7 +147,7 @@ class Plan:
         -------
         Plan
         """
-        check_setting_names(settings, self.recipe.settings() | set(_PLAN_SETTINGS))
+        check_setting_names(settings, self.recipe.setting_names() | set(_PLAN_SETTINGS))
         recipe_settings = {
             name: text for name, text in settings.items() if name not in _PLAN_SETTINGS
         }
@@ -170,7 +171,9 @@ class Plan:
         Parameters
         ----------
         region : class that a `RegionDetector` detects; None makes a classifier
-        random_state, n_jobs, cache : see `TissueClassifier`
+        random_state : seed
+        n_jobs : number of threads; None uses all cores
+        cache : folder that stores costly intermediate results of each image; None stores nothing
 
         Returns
         -------

@@ -107,8 +107,8 @@ class DetectedRegion:
     Attributes
     ----------
     n_patches : number of patches
-    score : mean margin of the patches (residual of the other class minus that of the region) minus
-        the margin threshold
+    score : mean margin of the patches (residual of the other class minus residual of the region
+        class) minus the margin threshold
     area_px : area in level-0 pixels
     area_um2 : area in µm²; None if the pixel size is unknown
     box : left, top, right and bottom of the bounding box
@@ -140,14 +140,15 @@ class ImagePrediction(DisplayMixin):
     proportions : dict
         Fraction of patches per class in `patch_map`; empty for methods of the whole image.
     threshold : float or None
-        Threshold θ if the aggregator compares a single number per image with it.
+        Threshold of `decision_value`; None if the aggregator does not compare a single number per
+        image with a threshold.
     n_patches : int
         Number of patches on tissue.
     patch_map : PatchMap or None
         Classes and margins of the patches. If the aggregator is a mean over patches, the mean over
         tissue is the score. None for methods of the whole image.
-    value : float or None
-        Number that is compared with the threshold θ. If there is no θ, the score of the model as
+    decision_value : float or None
+        Number that is compared with `threshold`. If that is None, the score of the model as
         trained, without later changes of its decision threshold.
     probabilities : dict
         Probability per class; empty if the model is not calibrated.
@@ -156,7 +157,7 @@ class ImagePrediction(DisplayMixin):
     n_abstaining : int or None
         Number of estimators of an ensemble that gave no score; None for a single model.
     regions : list of DetectedRegion
-        Always empty; see `RegionPrediction`.
+        Empty list, as only a `RegionDetector` detects regions; see `RegionPrediction`.
     classes : tuple of str
         Class names in the order of the scores.
     decision_text : str
@@ -172,7 +173,7 @@ class ImagePrediction(DisplayMixin):
     threshold: float | None = None
     n_patches: int = 0
     patch_map: PatchMap | None = None
-    value: float | None = None
+    decision_value: float | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
     prediction_set: list[str] = field(default_factory=list)
     n_abstaining: int | None = None
@@ -246,7 +247,7 @@ class ImagePrediction(DisplayMixin):
             "score": self.score if self.top_label else None,
         }
         if self.threshold is not None:
-            row |= {"decision_value": self.value, "threshold": self.threshold}
+            row |= {"decision_value": self.decision_value, "threshold": self.threshold}
         if len(self.scores) > 1:
             scores = self.scores if self.top_label else (None,) * len(self.scores)
             row |= {f"score_{n}": s for n, s in zip(self.classes, scores, strict=True)}
@@ -275,7 +276,7 @@ class RegionPrediction(DisplayMixin):
     score : int
         Size of the largest connected set of patches of the region class, in patches.
     min_patches : int
-        Minimum number m of connected patches of a region.
+        Minimum number of connected patches of a region.
     regions : list of DetectedRegion
         Regions, the largest first.
     patch_map : PatchMap
@@ -303,18 +304,18 @@ class RegionPrediction(DisplayMixin):
         return self.label
 
     @property
-    def value(self) -> float:
+    def decision_value(self) -> float:
         """Same as `score`, which is compared with the threshold `min_patches`."""
         return self.score
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Always empty, as region detectors are not calibrated."""
+        """Probability per class: empty, as region detectors are not calibrated."""
         return {}
 
     @property
     def prediction_set(self) -> list[str]:
-        """Always empty, as region detectors are not calibrated."""
+        """Possible classes of the image: empty, as region detectors are not calibrated."""
         return []
 
     @property
@@ -431,7 +432,7 @@ def region_rows(prediction: Prediction) -> list[Row]:
 
 
 PredictionT = TypeVar("PredictionT", bound=Prediction)
-_MAX_CARDS = 12
+_MAX_CARDS = 12  # number of predictions that a notebook shows
 _NO_PANDAS = "a DataFrame needs pandas, which is not installed. Run: pip install pandas"
 
 

@@ -48,9 +48,9 @@ from ..utils.progress import Callback, Progress, cumulative_shares
 from ..utils.validation import hint
 from .recipe import Recipe
 
-THUMBNAIL_SIDE = 1024
-_MAX_CACHED = 50_000  # entries of a cache
-_MAX_QUALITY_MAPS = 64  # entries of up to a megabyte
+THUMBNAIL_PX = 1024  # longest side
+_MAX_CACHED = 50_000  # number of entries of a cache
+_MAX_QUALITY_MAPS = 64  # number of cached quality maps, of up to a megabyte each
 
 Value = TypeVar("Value")
 
@@ -111,7 +111,7 @@ def analyse_thumbnail(source: Source, stain: str, cache_key: Sequence[Any]) -> T
     key = repr((cache_key, stain, source.size))
     analysis = _ANALYSES.get(key) if cache_key else None
     if analysis is None:
-        thumbnail = source.thumbnail(THUMBNAIL_SIDE)
+        thumbnail = source.thumbnail(THUMBNAIL_PX)
         is_slide = source.overview_downsample is not None
         fit = TissueThreshold.from_thumbnail if is_slide else TissueThreshold.from_tile
         tissue = fit(thumbnail)
@@ -135,7 +135,7 @@ def compute_quality_map(
     key = repr((cache_key, list(filters)))
     quality = _QUALITY_MAPS.get(key) if cache_key else None
     if quality is None:
-        density = median_tissue_density(source.thumbnail(THUMBNAIL_SIDE), tissue)
+        density = median_tissue_density(source.thumbnail(THUMBNAIL_PX), tissue)
         quality = QualityMap(source, tissue, density, filters)
         if cache_key:
             _QUALITY_MAPS.put(key, quality)
@@ -145,23 +145,23 @@ def compute_quality_map(
 _MIN_PROGRESS_PIXELS = 16_000_000  # no progress is reported for smaller images
 
 
-def window_progress(
-    windows: Sequence[tuple[slice, slice]], size: tuple[int, int], callback: Callback
+def chunk_progress(
+    chunks: Sequence[tuple[slice, slice]], size: tuple[int, int], callback: Callback
 ) -> Callable[[int], None]:
-    """Return a function that is called with the number of finished windows and reports progress.
+    """Return a function that reports progress and is called with the number of finished chunks.
 
     Parameters
     ----------
-    windows : windows (rows, columns) of the patch grid, weighted by their number of patches
+    chunks : chunks (rows, columns) of the patch grid, weighted by their number of patches
     size : (width, height) of the image in pixels; no progress is reported for small images
-    callback : receives the progress, starting with 0 windows
+    callback : receives the progress, starting with 0 chunks
     """
-    if math.prod(size) <= _MIN_PROGRESS_PIXELS or not windows:
+    if math.prod(size) <= _MIN_PROGRESS_PIXELS or not chunks:
         return lambda n_done: None
-    work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in windows])
+    work = cumulative_shares([float((r.stop - r.start) * (c.stop - c.start)) for r, c in chunks])
 
     def report(n_done: int) -> None:
-        callback(Progress("slide", n_done, len(windows), work=work[n_done]))
+        callback(Progress("slide", n_done, len(chunks), work=work[n_done]))
 
     report(0)
     return report
@@ -176,23 +176,24 @@ class PreparedImage:
 
     Parameters
     ----------
-    source, recipe : open image and settings
-    trained_mpp : pixel size (µm) of the training images that the image must match; None if unknown
+    source : open image
+    recipe : settings
+    trained_mpp : pixel size (µm) of the training images, to be matched; None if unknown
     cache : cache of feature vectors; None stores nothing
     image_key : cache key of the file, computed before it was opened; required with a cache
-    within : outlines; only patches at least half inside are used
+    region_of_interest : outlines; only patches at least half inside are used
 
     Attributes
     ----------
-    path, size, mpp, offset : as in `ImageSource`
+    path, size, mpp, offset : path, (width, height), pixel size (µm) and offset of `source`
     downsample : factor by which the image is reduced
     content : image without uniform margins
     normalize : stain normalisation, a function of pixels
     quality : map of tissue that quality filters exclude; None without filters
-    clip_size : (width, height) of an image to which outlines of regions are clipped, as patches of
-        a feature file may extend beyond it; None for other files
+    clip_size : (width, height) to which outlines of regions are clipped, because patches of a
+        feature file may extend beyond the image; None for other files
     uses_whole_image : whether all patches are used because hardly any tissue was found
-    stain_note : why the stain was not normalised; else empty
+    stain_note : reason why the recipe's stain normalisation was not applied; empty otherwise
     """
 
     clip_size: tuple[int, int] | None = None
@@ -206,7 +207,7 @@ class PreparedImage:
         trained_mpp: float | None,
         cache: ArrayCache | None = None,
         image_key: list[Any] | None = None,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> None:
         assert cache is None or image_key
         self._source = source
@@ -223,7 +224,7 @@ class PreparedImage:
         self.mpp = source.mpp
         self.offset = source.offset
         self.downsample = image_downsample(source.path, source.mpp, recipe, trained_mpp)
-        self._inside = within.region_mask(source) if within else None
+        self._region = region_of_interest.region_mask(source) if region_of_interest else None
         # A tile or photograph is cropped to its content.
         content = crop_to_content(source, recipe.patch_px * self.downsample, self._image_key)
         self._box = content.box if isinstance(content, Crop) else (0, 0, *source.size)
@@ -276,7 +277,7 @@ class PreparedImage:
         background = BackgroundMask(self._source, self._source.overview_downsample, self._tissue)
         side = math.ceil(grid.patch_side)
         # Encoder features depend on the extent of the chunk.
-        may_cut = self._features.is_local and self._source.is_region_invariant(self.downsample)
+        may_crop = self._features.is_local and self._source.is_region_invariant(self.downsample)
         for rows, columns in grid.chunks():
             y, x = (
                 np.rint(np.arange(part.start, part.stop) * grid.step).astype(np.int64)
@@ -286,7 +287,7 @@ class PreparedImage:
                 grid, rows, columns
             )
             if maybe_tissue.any():
-                yield _crop_to_tissue(maybe_tissue, rows, columns) if may_cut else (rows, columns)
+                yield _crop_to_tissue(maybe_tissue, rows, columns) if may_crop else (rows, columns)
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
@@ -309,22 +310,22 @@ class PreparedImage:
 
     def inside_mask(self, grid: PatchGrid, rows: slice, columns: slice) -> NDArray[np.bool_]:
         """Return the mask (rows, columns) of a chunk's patches that lie inside the outlines."""
-        if self._inside is None:
+        if self._region is None:
             return np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
         x = grid.left + np.arange(columns.start, columns.stop) * grid.step
         y = grid.top + np.arange(rows.start, rows.stop) * grid.step
-        return self._inside.coverage(*np.meshgrid(x, y), grid.patch_side) >= MIN_OVERLAP
+        return self._region.coverage(*np.meshgrid(x, y), grid.patch_side) >= MIN_OVERLAP
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` vectors of random tissue patches.
+        """Return the vectors of up to `n_vectors` random tissue patches.
 
-        Their positions satisfy `allowed`; None allows all positions.
+        `allowed` restricts the positions of the patches; None allows all positions.
         """
         grid = self.grid()
-        if self._inside is not None:
-            allowed = region_constraint(self._inside, grid).intersection(allowed)
+        if self._region is not None:
+            allowed = region_constraint(self._region, grid).intersection(allowed)
         if self.quality is not None:
             usable = LocationConstraint(partial(self._is_usable, grid.patch_px / 2))
             allowed = usable.intersection(allowed)
@@ -351,7 +352,7 @@ class PreparedImage:
     ) -> NDArray[np.bool_]:
         """Return the mask (rows, columns) of patches with enough tissue.
 
-        The patches lie on a grid over the area `pixels`, with this `side` and `stride` in pixels.
+        The patches lie on a grid over the image area `pixels`; `side` and `stride` are in pixels.
         """
         return (
             window_fraction(pixels, self._tissue, side, stride) >= self._recipe.min_tissue_fraction
@@ -417,15 +418,15 @@ def image_downsample(
     return recipe.downsample
 
 
-NO_PATCH = -1  # index of positions without a patch
+NO_PATCH = -1  # index of grid positions without a patch
 
 
 class PrecomputedImage(PreparedImage):
     """Patches of a feature file, with the interface of `PreparedImage`.
 
     The vectors are used as stored; scale and stain of the recipe have no effect. If the recipe
-    computes features from pixels, the file must have the same `extraction_settings`. `trained` has
-    the metadata of the training files, which the file must match.
+    computes features from pixels, the file must have the same `extraction_settings`. It must match
+    `trained_metadata`, the metadata of the training files; None if unknown.
     """
 
     def __init__(
@@ -433,34 +434,34 @@ class PrecomputedImage(PreparedImage):
         file: FeatureFile,
         recipe: Recipe,
         mpp: float | None,
-        trained: FeatureMetadata | None,
-        within: AnnotationFile | None = None,
+        trained_metadata: FeatureMetadata | None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> None:
         self._file = file
         self._kind = get_patch_features(recipe.features)
-        _check_feature_file(file, recipe, trained)
+        _check_feature_file(file, recipe, trained_metadata)
         self.border, self.cache, self.quality = recipe.border_mode, None, None
         self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
         grid, positions = fit_grid(file)
         # If the recipe has an encoder, chunks are those of the image, for identical results.
         self._grid = with_large_chunks(grid) if self._kind.is_precomputed else grid
-        self._positions = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
+        self._index_map = np.full((self._grid.n_rows, self._grid.n_columns), NO_PATCH, np.int32)
         self.downsample = self._grid.downsample
         self.path, self.offset, self.size = file.path, file.offset, file.extent
         self.clip_size = file.extent if file.size else None
         self.mpp = file.mpp if mpp is None else mpp
         self.content = self
-        self._inside = within.region_mask(self) if within else None
+        self._region = region_of_interest.region_mask(self) if region_of_interest else None
         self._rows = np.flatnonzero(self._stored_patches_inside())  # rows of the file
-        self.cells = positions[self._rows]
-        self._positions[tuple(self.cells.T)] = np.arange(len(self._rows))
+        self.grid_positions = positions[self._rows]
+        self._index_map[tuple(self.grid_positions.T)] = np.arange(len(self._rows))
 
     def _stored_patches_inside(self) -> NDArray[np.bool_]:
         """Return the mask (n,) of the patches that are at least half inside the outlines."""
-        if self._inside is None:
+        if self._region is None:
             return np.ones(self._file.n_rows, bool)
         x, y = (self._file.coords - np.array(self.offset)).astype(np.float64).T
-        return self._inside.coverage(x, y, self._file.side) >= MIN_OVERLAP
+        return self._region.coverage(x, y, self._file.side) >= MIN_OVERLAP
 
     @property
     def pixels_key(self) -> list[Any]:
@@ -480,7 +481,7 @@ class PrecomputedImage(PreparedImage):
     def chunks(self, grid: PatchGrid) -> Iterator[tuple[slice, slice]]:
         """Yield the chunks (rows, columns) of the grid that have patches."""
         for rows, columns in grid.chunks():
-            if (self._positions[rows, columns] != NO_PATCH).any():
+            if (self._index_map[rows, columns] != NO_PATCH).any():
                 yield rows, columns
 
     def chunk_features(
@@ -494,24 +495,18 @@ class PrecomputedImage(PreparedImage):
             outlines
         vectors : (n_stored, n_features), in the order of the mask
         """
-        indices = self._positions[rows, columns]
+        indices = self._index_map[rows, columns]
         has_patch = indices != NO_PATCH
-        return has_patch, self.vectors_at(indices[has_patch].astype(np.int64))
+        return has_patch, self.read_vectors(indices[has_patch].astype(np.int64))
 
-    def vectors_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of patches.
-
-        `indices` are indices into the patches of the file that lie inside the outlines.
-        """
+    def read_vectors(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return vectors by their `indices` among the patches of the file inside the outlines."""
         return self._file.read_rows(self._rows[indices])
 
     def sample_features(
         self, n_vectors: int, rng: np.random.Generator, allowed: LocationConstraint | None = None
     ) -> NDArray[np.float32]:
-        """Return up to `n_vectors` vectors of random patches of the file.
-
-        Their positions satisfy `allowed`; None allows all positions.
-        """
+        """Return the vectors of up to `n_vectors` random patches; see `PreparedImage`."""
         return self._kind.sample_stored(self, self._grid, n_vectors, rng, allowed)
 
 
@@ -535,11 +530,13 @@ def extraction_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _check_feature_file(file: FeatureFile, recipe: Recipe, trained: FeatureMetadata | None) -> None:
+def _check_feature_file(
+    file: FeatureFile, recipe: Recipe, trained_metadata: FeatureMetadata | None
+) -> None:
     """Raise ImageError if a feature file does not match the recipe or the training files."""
     if not file.n_rows:
         file.check_values()
-    mismatches = file.metadata.differences(trained) if trained else []
+    mismatches = file.metadata.differences(trained_metadata) if trained_metadata else []
     if mismatches:
         raise ImageError(
             f"{file.path}: its features differ from those of the training slides: "
@@ -575,26 +572,27 @@ def open_prepared_image(
     recipe: Recipe,
     trained_mpp: float | None = None,
     cache: ArrayCache | None = None,
-    trained: FeatureMetadata | None = None,
-    within: AnnotationFile | None = None,
+    trained_metadata: FeatureMetadata | None = None,
+    region_of_interest: AnnotationFile | None = None,
 ) -> Iterator[PreparedImage]:
     """Open an image or feature file and yield it as a grid of patches, prepared for a recipe.
 
     Parameters
     ----------
     path : image, slide or feature file
-    mpp : pixel size in µm that replaces that of the file; None keeps it
+    mpp : pixel size (µm) that replaces the one in the file; None keeps it
     recipe : settings
-    trained_mpp : pixel size (µm) of the training images that the image must match; None if unknown
+    trained_mpp : pixel size (µm) of the training images, to be matched; None if unknown
     cache : cache of feature vectors; None stores nothing
-    trained : metadata of the training files that a feature file must match; None if unknown
-    within : outlines; only patches at least half inside are used
+    trained_metadata : metadata of the training files, which a feature file must match; None if
+        unknown
+    region_of_interest : outlines; only patches at least half inside are used
     """
     if isinstance(path, Path) and is_feature_file(path):
         with open_features(path) as file:
-            yield PrecomputedImage(file, recipe, mpp, trained, within)
+            yield PrecomputedImage(file, recipe, mpp, trained_metadata, region_of_interest)
         return
     # Computed first, as the file may be replaced while it is open.
     key = cache_key(path) if cache else stable_cache_key(path)
     with open_image(path, mpp) as source:
-        yield PreparedImage(source, recipe, trained_mpp, cache, key, within)
+        yield PreparedImage(source, recipe, trained_mpp, cache, key, region_of_interest)

@@ -45,7 +45,7 @@ class Recipe:
     patch_px : int, default=20
         Side of a patch in pixels of the reduced image.
     stride_px : int, optional
-        Step of the patch grid in pixels; None is `patch_px`.
+        Step of the patch grid in pixels; None stands for `patch_px`.
     downsample : float, default=1
         Factor by which images are reduced if `mpp` is None.
     mpp : float, optional
@@ -153,7 +153,7 @@ class Recipe:
 
     @property
     def n_channels(self) -> int:
-        """Number of colour channels of a vector: 3, or 6 with the context of the patch."""
+        """Number of colour channels of a pixel vector: 3, or 6 with the context of the patch."""
         return 3 * min(self.context_scale, 2)
 
     @property
@@ -209,7 +209,7 @@ class Recipe:
 
         Parameters
         ----------
-        values : fields by name
+        values : settings by name
 
         Returns
         -------
@@ -275,9 +275,9 @@ class Recipe:
         -------
         bool
         """
-        return setting in self.settings()
+        return setting in self.setting_names()
 
-    def settings(self) -> set[str]:
+    def setting_names(self) -> set[str]:
         """Return the names that `parse_settings` accepts.
 
         Returns
@@ -289,7 +289,7 @@ class Recipe:
         return field_names | set(parameters) - {"n_jobs", "random_state"}
 
     def parse_settings(self, settings: dict[str, str]) -> Recipe:
-        """Return a copy with changed fields or method parameters, which are given as text.
+        """Return a copy with fields or method parameters that are parsed from text.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class Recipe:
         -------
         Recipe
         """
-        check_setting_names(settings, self.settings())
+        check_setting_names(settings, self.setting_names())
         types = {f.name: str(f.type) for f in fields(self)}
         return self.replace_settings(
             {
@@ -319,7 +319,7 @@ class Recipe:
         -------
         Recipe
         """
-        check_setting_names(values, self.settings())
+        check_setting_names(values, self.setting_names())
         field_names = {f.name for f in fields(self)}
         parameters = {name: value for name, value in values.items() if name not in field_names}
         changed = {name: value for name, value in values.items() if name in field_names}
@@ -334,8 +334,8 @@ class Recipe:
             )
         return recipe
 
-    def values(self) -> dict[str, Any]:
-        """Return the values of all `settings` by name, including defaults of the method.
+    def setting_values(self) -> dict[str, Any]:
+        """Return the values of all settings by name, including defaults of the method.
 
         Returns
         -------
@@ -343,26 +343,27 @@ class Recipe:
         """
         parameters = get_method(self.method).make_estimator(self.method_parameters).get_params()
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: (settings | parameters)[name] for name in sorted(self.settings())}
+        return {name: (settings | parameters)[name] for name in sorted(self.setting_names())}
 
 
-def parse_setting(name: str, text: str, kind: str) -> Any:
+def parse_setting(name: str, text: str, type_name: str) -> Any:
     """Return the value of the setting `name` from its text.
 
-    `kind` is the annotation of its type, such as "int | None"; if empty, the type is inferred.
+    `type_name` is the type annotation of the setting, such as "int | None"; if it is empty, the
+    type is inferred.
     """
-    if "str" in kind.split(" | "):
+    if "str" in type_name.split(" | "):
         return text
     if text.lower() in ("none", "null"):
         return None
     try:
         value = parse_json(text.lower() if text.lower() in ("true", "false") else text)
     except ValueError:
-        if kind:
-            raise ValueError(f"{name}={text}: the value must be of type {kind}") from None
+        if type_name:
+            raise ValueError(f"{name}={text}: the value must be of type {type_name}") from None
         return text
     is_whole = type(value) is int and abs(value) < 2**53
-    return float(value) if kind.startswith("float") and is_whole else value
+    return float(value) if type_name.startswith("float") and is_whole else value
 
 
 # Settings that an encoder determines.
@@ -449,7 +450,7 @@ def preset(name: str, method: str | None = None, *, regions: bool = False) -> Re
             "Plan.named"
         )
     base = replace(PRESETS[name], **(_REGION_PRESET_CHANGES.get(name, {}) if regions else {}))
-    recipe = with_method(base, method or "dfdl", published=name == "paper")
+    recipe = with_method(base, method or "dfdl", uses_paper_parameters=name == "paper")
     if not regions or name == "paper":
         return recipe
     aggregation = "margin" if get_patch_features(recipe.features).atoms_are_images else "proportion"
@@ -488,7 +489,7 @@ def default_region_preset(
 ) -> tuple[str, str]:
     """Return the name of the default preset for regions and the reason as text.
 
-    Arguments are those of `default_uses_encoder`.
+    `settings` and `methods` are as in `default_uses_encoder`.
     """
     uses_encoder, reason = default_uses_encoder(settings, methods)
     if not uses_encoder:
@@ -504,7 +505,7 @@ def resolve_recipe(
     Parameters
     ----------
     recipe : recipe, or name of a preset
-    method : method that replaces that of the recipe; None does not replace it
+    method : name of a method that replaces the method of the recipe; None keeps it
     regions : whether the recipe is for a `RegionDetector`; see `preset`
     """
     if isinstance(recipe, str):
@@ -512,16 +513,16 @@ def resolve_recipe(
     return recipe if method in (None, recipe.method) else with_method(recipe, str(method))
 
 
-def with_method(base: Recipe, method: str, *, published: bool = False) -> Recipe:
+def with_method(base: Recipe, method: str, *, uses_paper_parameters: bool = False) -> Recipe:
     """Return a copy of a recipe with another method.
 
-    The parameters of the method are its defaults or, if `published`, those of its paper. Parameters
-    of `base` that the new method also has are copied if these do not set them.
+    The parameters of the method are its defaults or, if `uses_paper_parameters`, those of its
+    paper. Other parameters of `base` are kept if the new method has them.
     """
     entry = get_method(method)
     known = inspect.signature(entry.load_class()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
-    parameters |= entry.paper_parameters if published else entry.default_parameters
+    parameters |= entry.paper_parameters if uses_paper_parameters else entry.default_parameters
     if entry.channels and base.n_channels != 3:
         parameters[entry.channels] = base.n_channels
     adapted = {

@@ -107,7 +107,7 @@ def _check_unmasked_labels(manifest: Manifest, region: str | None) -> None:
 def _excludes_region(label: str, region: str) -> bool:
     """Return whether images with a label do not show the region.
 
-    It is "not REGION", "no REGION", or a healthy class if the region is not healthy itself.
+    Such labels are "not REGION", "no REGION" and, if the region is not healthy, healthy classes.
     """
     is_healthy_only = is_healthy(label) and not is_healthy(region)
     return label in (f"not {region}", f"no {region}") or is_healthy_only
@@ -138,7 +138,7 @@ def _region_option() -> str:
     return hint(python="region=…", cli="--regions NAME", web="the field for regions")
 
 
-_MAX_PATCHES = 1000  # maximum of the minimum region size
+_MAX_MIN_PATCHES = 1000  # largest minimum region size in patches
 
 
 class RegionDetector(ImageEstimator):
@@ -154,7 +154,7 @@ class RegionDetector(ImageEstimator):
         Settings, or the name of a preset. None is ``"embeddings"`` if a pretrained encoder is
         installed and the settings do not require pixels, else ``"regions"``.
     method : str, optional
-        Method on patches that replaces that of the recipe; see `methods.registry`.
+        Name of a method on patches that replaces the method of the recipe; see `methods.registry`.
     region : str, optional
         Name of the region: a label or class of outlines, or any name if there are masks. None is
         the second of two labels.
@@ -179,9 +179,9 @@ class RegionDetector(ImageEstimator):
         Margin above which a patch belongs to the region. It is fitted on the training images if the
         aggregator is ``"margin"``; else it is 0, so that the closest class is predicted.
     min_patches_ : int
-        Minimum number m of connected patches of a region.
+        Minimum number of connected patches of a region.
     size_curve_ : SizeCurve
-        False negative and false positive rates of the training images for m = 1 … 20.
+        Error rates of the training images for minimum region sizes of 1 … 20 patches.
     model_ : PatchPipeline
         Fitted pipeline from an image file to its patch map.
     training_info_ : dict
@@ -223,9 +223,7 @@ class RegionDetector(ImageEstimator):
             cache=cache,
             verbose=verbose,
         )
-        self.region = region
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        self.region, self.random_state, self.n_jobs = region, random_state, n_jobs
         self.cache = ArrayCache(cache) if cache else None
         if not self.recipe.is_patch_level:
             raise ValueError(
@@ -234,11 +232,11 @@ class RegionDetector(ImageEstimator):
             )
 
     def _settings(self) -> dict[str, Any]:
-        return self.recipe.values()
+        return self.recipe.setting_values()
 
     def _settings_of_preset(self) -> dict[str, Any]:
         preset, method = (self._init_params[name] for name in ("recipe", "method"))
-        return {} if preset is None else self._resolve_recipe(preset, method, {}).values()
+        return {} if preset is None else self._resolve_recipe(preset, method, {}).setting_values()
 
     def fit(
         self,
@@ -250,7 +248,7 @@ class RegionDetector(ImageEstimator):
         executor: Executor | None = None,
         start_from: RegionDetector | None = None,
     ) -> Self:
-        """Train on patches inside and outside of regions, then choose the minimum region size m.
+        """Train on patches inside and outside of regions, then choose the minimum region size.
 
         Parameters
         ----------
@@ -281,13 +279,10 @@ class RegionDetector(ImageEstimator):
         fitted.class_names_ = region_classes(manifest, self.region)
         manifest = check_and_sort_images(manifest, self.recipe, self.n_jobs, progress)
         records = manifest.records
+        region = fitted.class_names_[1]
         if any(record.annotations for record in records):
-            check_classes(manifest, [fitted.class_names_[1]])
-        areas = [
-            s
-            for record in records
-            for s in SamplingArea.from_record(record, fitted.class_names_[1])
-        ]
+            check_classes(manifest, [region])
+        areas = [area for r in records for area in SamplingArea.from_record(r, region)]
         fitted.model_ = fitted._build_pipeline()
         start = start_from.model_ if start_from is not None else None
         with image_cache_enabled():
@@ -355,27 +350,33 @@ class RegionDetector(ImageEstimator):
 
     @overload
     def predict(
-        self, X: SingleImage, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+        self, X: SingleImage, *, mpp: MppLike = ..., region_of_interest: RegionOfInterest = ...
     ) -> RegionPrediction: ...
     @overload
     def predict(
-        self, X: ManyImages, *, mpp: MppLike = ..., within: RegionOfInterest = ...
+        self, X: ManyImages, *, mpp: MppLike = ..., region_of_interest: RegionOfInterest = ...
     ) -> Predictions[RegionPrediction]: ...
     @overload
-    def predict(self, X: Any, *, mpp: MppLike = ..., within: RegionOfInterest = ...) -> Any: ...
+    def predict(
+        self, X: Any, *, mpp: MppLike = ..., region_of_interest: RegionOfInterest = ...
+    ) -> Any: ...
 
-    def predict(self, X: Any, *, mpp: MppLike = None, within: RegionOfInterest = None) -> Any:
+    def predict(
+        self, X: Any, *, mpp: MppLike = None, region_of_interest: RegionOfInterest = None
+    ) -> Any:
         """Return a `RegionPrediction` for a single image, or `Predictions` for several.
 
         Parameters
         ----------
-        X, mpp, within : see `TissueClassifier.predict`
+        X : images, as in `TissueClassifier.predict`
+        mpp : pixel size (µm) of images for which neither file nor table gives one
+        region_of_interest : outlines; patches outside of these are ignored
 
         Returns
         -------
         RegionPrediction or Predictions
         """
-        return self._predict(X, mpp, within)
+        return self._predict(X, mpp, region_of_interest)
 
     def predict_one(
         self,
@@ -383,13 +384,16 @@ class RegionDetector(ImageEstimator):
         *,
         mpp: MppLike = None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> RegionPrediction:
         """Return the regions of one image without the warnings that `predict` gives.
 
         Parameters
         ----------
-        path, mpp, callback, within : see `TissueClassifier.predict_one`
+        path : path, array or Pillow image
+        mpp : pixel size (µm) if the file gives none, or `PixelSizeOption`
+        callback : receives the progress within a slide
+        region_of_interest : outlines; patches outside of these are ignored
 
         Returns
         -------
@@ -398,13 +402,10 @@ class RegionDetector(ImageEstimator):
         self._check_fitted()
         path = Path(path) if isinstance(path, str) else path
         size = PixelSizeOption.from_mpp(mpp).resolve(path)
-        patch_map = self.model_.score_image(path, size.user_mpp, callback, within).patch_map
-        assert patch_map is not None
-        return self._make_prediction(
-            patch_map.threshold(self.margin_threshold_),
-            path,
-            size.with_assumed_mpp(self.model_.mpp_),
-        )
+        scores = self.model_.score_image(path, size.user_mpp, callback, region_of_interest)
+        assert scores.patch_map is not None
+        patch_map = scores.patch_map.threshold(self.margin_threshold_)
+        return self._make_prediction(patch_map, path, size.with_assumed_mpp(self.model_.mpp_))
 
     def apply_threshold(self, prediction: RegionPrediction) -> RegionPrediction:
         """Apply this model's minimum region size to a prediction, without reading the image again.
@@ -449,21 +450,21 @@ class RegionDetector(ImageEstimator):
         changed.n_jobs, changed.model_ = n_jobs, self.model_.with_jobs(n_jobs)
         return changed
 
-    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with the annotations `notes`; disabled atoms have no effect.
+    def with_atom_annotations(self, annotations: AtomAnnotations, member_index: int = 0) -> Self:
+        """Return a copy with these annotations of atoms; disabled atoms have no effect.
 
         Parameters
         ----------
-        notes : annotations of the atoms
-        member : index of the estimator; only ensembles use it
+        annotations : annotations of the atoms
+        member_index : index of the estimator; only ensembles use it
 
         Returns
         -------
         Self
         """
         changed = copy(self)
-        changed.model_ = self.model_.with_atom_annotations(notes)
-        if notes.disabled != self.model_.atom_annotations.disabled:
+        changed.model_ = self.model_.with_atom_annotations(annotations)
+        if annotations.disabled != self.model_.atom_annotations.disabled:
             changed.training_info_ = with_change(self.training_info_, "atoms")
         return changed
 
@@ -475,26 +476,26 @@ class RegionDetector(ImageEstimator):
 
     @property
     def decision_threshold(self) -> DecisionThreshold:
-        """Threshold m: minimum number of connected patches of a region."""
+        """Decision threshold: minimum number of connected patches of a region."""
         return DecisionThreshold("patches", self.min_patches_, is_inclusive=True)
 
-    def with_threshold(self, value: float) -> Self:
-        """Return a copy with another minimum region size m.
+    def with_threshold(self, threshold: float) -> Self:
+        """Return a copy with another minimum region size.
 
         Parameters
         ----------
-        value : minimum number of connected patches of a region
+        threshold : minimum number of connected patches of a region
 
         Returns
         -------
         Self
         """
-        if not 1 <= value <= _MAX_PATCHES:
+        if not 1 <= threshold <= _MAX_MIN_PATCHES:
             raise ValueError(
-                f"the minimum region size must be between 1 and {_MAX_PATCHES} patches"
+                f"the minimum region size must be between 1 and {_MAX_MIN_PATCHES} patches"
             )
-        changed, values = copy(self), {"previous": self.min_patches_, "value": round(value)}
-        changed.min_patches_ = round(value)
+        changed, values = copy(self), {"previous": self.min_patches_, "value": round(threshold)}
+        changed.min_patches_ = round(threshold)
         changed.training_info_ = with_change(self.training_info_, "manual", **values)
         return changed
 
@@ -573,15 +574,15 @@ class _ImageEvaluation:
 
 
 def _make_region(
-    patch_map: PatchMap, window: Window, positions: NDArray[np.bool_], polygons: list[list[Ring]]
+    patch_map: PatchMap, window: Window, mask: NDArray[np.bool_], polygons: list[list[Ring]]
 ) -> DetectedRegion:
-    """Return a region from its bounding window, the mask of its patches there, and its outline."""
+    """Return a region from its bounding `window`, the `mask` of its patches and its outline."""
     grid, mpp = patch_map.grid, patch_map.mpp
     rows, columns = window
-    area = float(positions.sum()) * grid.step**2
+    area = float(mask.sum()) * grid.step**2
     return DetectedRegion(
-        n_patches=int(positions.sum()),
-        score=float(patch_map.margins[window][..., 1][positions].mean()),
+        n_patches=int(mask.sum()),
+        score=float(patch_map.margins[window][..., 1][mask].mean()),
         area_px=area,
         area_um2=area * mpp**2 if mpp else None,
         box=(
@@ -590,6 +591,6 @@ def _make_region(
         ),
         polygons=polygons,
         concept_usage={
-            name: float(used[window][positions].mean()) for name, used in patch_map.concepts.items()
+            name: float(used[window][mask].mean()) for name, used in patch_map.concepts.items()
         },
     )

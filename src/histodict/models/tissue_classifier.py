@@ -37,7 +37,7 @@ class TissueClassifier(ImageClassifier):
     recipe : Recipe or str, default="fast"
         Settings, or the name of a preset.
     method : str, optional
-        Method that replaces that of the recipe; see `methods.registry`.
+        Name of a method that replaces the method of the recipe; see `methods.registry`.
     random_state : int, default=0
         Seed. The same seed and images, in any order, give the same model.
     n_jobs : int, optional
@@ -99,11 +99,11 @@ class TissueClassifier(ImageClassifier):
         return self._model
 
     def _settings(self) -> dict[str, Any]:
-        return self.recipe.values()
+        return self.recipe.setting_values()
 
     def _settings_of_preset(self) -> dict[str, Any]:
         preset, method = (self._init_params[name] for name in ("recipe", "method"))
-        return self._resolve_recipe(preset, method, {}).values()
+        return self._resolve_recipe(preset, method, {}).setting_values()
 
     def fit(
         self,
@@ -123,12 +123,12 @@ class TissueClassifier(ImageClassifier):
         X : folder with a subfolder per class, CSV file, DataFrame with the same columns or
             `Manifest`, see `read_manifest`; or with `y`, a list of paths, arrays (height, width, 3)
             of uint8 or Pillow images, or an array (n_images, height, width, 3)
-        y : labels of the images: text, integers or booleans; they replace those of a table
-        groups : patients of the images; they replace those of a table
+        y : labels of the images: text, integers or booleans; they replace the labels of a table
+        groups : patient of each image; they replace the patients of a table
         positive : which of two classes has positive scores; None takes the class that is not
             healthy or, with `y`, the last in sorted order
-        callback : receives the progress; a progress bar is then not shown
-        executor : runs the reading of images and encoding of patches; None uses threads
+        callback : receives the progress, instead of a progress bar
+        executor : reads images and encodes patches in parallel; None uses threads
         start_from : model of the same recipe and classes whose dictionaries are trained further
             (warm start)
 
@@ -163,9 +163,9 @@ class TissueClassifier(ImageClassifier):
         path: ImageLike,
         mpp: float | None,
         callback: Callback = no_callback,
-        within: AnnotationFile | None = None,
+        region_of_interest: AnnotationFile | None = None,
     ) -> ImageScores:
-        return self._model.score_image(path, mpp, callback, within)
+        return self._model.score_image(path, mpp, callback, region_of_interest)
 
     @property
     def predict_proba(self) -> NoReturn:
@@ -193,33 +193,33 @@ class TissueClassifier(ImageClassifier):
         changed._model = self._model.with_recorder(recorders[0])
         return changed
 
-    def with_atom_annotations(self, notes: AtomAnnotations, member: int = 0) -> Self:
-        """Return a copy with the annotations `notes`; disabled atoms have no effect.
+    def with_atom_annotations(self, annotations: AtomAnnotations, member_index: int = 0) -> Self:
+        """Return a copy with these annotations of atoms; disabled atoms have no effect.
 
         Parameters
         ----------
-        notes : annotations of the atoms
-        member : index of the estimator; only ensembles use it
+        annotations : annotations of the atoms
+        member_index : index of the estimator; only ensembles use it
 
         Returns
         -------
         Self
         """
         changed = copy(self)
-        changed._model = self._model.with_atom_annotations(notes)
-        if notes.disabled != self._model.atom_annotations.disabled:
+        changed._model = self._model.with_atom_annotations(annotations)
+        if annotations.disabled != self._model.atom_annotations.disabled:
             changed.training_info_ = with_change(self.training_info_, "atoms")
         return changed
 
     def refit_decision_rule(
-        self, images: LabelledImages, member: int = 0, *, callback: Callback | None = None
+        self, images: LabelledImages, member_index: int = 0, *, callback: Callback | None = None
     ) -> Self:
         """Return a copy whose aggregator is fitted again on labelled images.
 
         Parameters
         ----------
         images : labelled images, such as the training images
-        member : index of the estimator; only ensembles use it
+        member_index : index of the estimator; only ensembles use it
         callback : receives the progress
 
         Returns
@@ -242,7 +242,7 @@ class TissueClassifier(ImageClassifier):
         changed.threshold_shift_ = 0.0
         metadata = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
         changed.training_info_ = with_change(self.training_info_, "refit", **metadata)
-        return changed.tuned_on([record.path for record in manifest.records])
+        return changed.with_tuning_images([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:
         """Return a copy that uses another cache of feature vectors."""

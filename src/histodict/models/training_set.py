@@ -84,11 +84,12 @@ def resolve_training_set(
     ----------
     X : folder, CSV file, DataFrame or `Manifest`; or a list of paths, arrays, Pillow images or
         records
-    y : labels of the images; required for a list, unless its records have labels
-    groups : patients of the images; None takes those of records
-    positive : which of two classes has positive scores; None takes that of the manifest
-    option : name of the argument for the positive class, for a warning if the class names do not
-        determine it; empty for no warning
+    y : label of each image; required for a list, unless its records have labels
+    groups : patient of each image; None uses the patients of a table or of records
+    positive : which of two classes has positive scores; None uses the positive class of the
+        manifest
+    option : argument that sets the positive class, as named in the warning that the class names do
+        not determine it; empty for no warning
 
     Notes
     -----

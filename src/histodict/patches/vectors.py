@@ -138,11 +138,11 @@ class PrecomputedSource(Protocol):
     Attributes
     ----------
     border : how an encoder pads its input beyond the image (`border_mode` of the recipe)
-    cells : (n, 2), row and column of the patch of each vector
+    grid_positions : (n, 2), row and column of the patch of each vector
     """
 
     border: str
-    cells: NDArray[np.int64]
+    grid_positions: NDArray[np.int64]
 
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
@@ -155,8 +155,8 @@ class PrecomputedSource(Protocol):
         vectors : (n, n_features), row by row
         """
 
-    def vectors_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors (n, n_features) at these indices of `cells`."""
+    def read_vectors(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors (n, n_features) of patches; `indices` refer to `grid_positions`."""
 
 
 class PatchFeatures:
@@ -258,10 +258,11 @@ class PrecomputedFeatures(PatchFeatures):
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
         """Return up to n random vectors, independently of the order of vectors in the file."""
-        indices = np.lexsort((stored.cells[:, 1], stored.cells[:, 0]))
+        positions = stored.grid_positions
+        indices = np.lexsort((positions[:, 1], positions[:, 0]))
         if allowed is not None:
-            indices = indices[allowed.accepts(stored.cells[indices, ::-1] * grid.stride_px)]
-        return stored.vectors_at(indices[np.sort(rng.permutation(len(indices))[:n])])
+            indices = indices[allowed.accepts(positions[indices, ::-1] * grid.stride_px)]
+        return stored.read_vectors(indices[np.sort(rng.permutation(len(indices))[:n])])
 
 
 def no_feature_file_message() -> str:

@@ -66,7 +66,7 @@ def compute_image_activity(
     """
     pipeline, recorder = model.model_, ActivityRecorder(model.model_)
     scored = pipeline.with_recorder(recorder).score_image(
-        record.path, record.mpp, within=record.region_of_interest
+        record.path, record.mpp, region_of_interest=record.region_of_interest
     )
     patch_map, activity = scored.patch_map, recorder.activity
     if patch_map is None or activity is None or patch_map.n_patches > _MAX_PATCHES:

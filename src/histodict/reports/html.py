@@ -164,13 +164,14 @@ def roc_curves_svg(name: str, curves: Mapping[str, RocCurve]) -> str:
         ):
             style = {"color": colour, "linestyle": dash, "linewidth": 3 * size}
             axes.plot(curve.false_positive_rate, 1 - curve.false_negative_rate, **style)
-            false_positive_rate, false_negative_rate = curve.operating
+            false_positive_rate, false_negative_rate = curve.operating_point
             point = false_positive_rate, 1 - false_negative_rate
             axes.plot(*point, marker, color=colour, markersize=12 * size, clip_on=False)
             axes.plot([], [], marker=marker, label=method, **style)  # legend: line and marker
         axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
         axes.set(xlim=(-0.01, 1), ylim=(0, 1.01))
-        points = (f"{m} {c.operating[0]:.3f}, {1 - c.operating[1]:.3f}" for m, c in curves.items())
+        rates = {method: curve.operating_point for method, curve in curves.items()}
+        points = (f"{m} {r[0]:.3f}, {1 - r[1]:.3f}" for m, r in rates.items())
         description = "False positive rate and true positive rate at the operating points: "
         return _render_svg(figure, name, description + "; ".join(points))
 

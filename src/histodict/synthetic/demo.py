@@ -18,7 +18,7 @@ from ..datasets.annotated import RegionMask
 from ..datasets.manifest import ImageRecord, Manifest, read_manifest
 from ..images.pixel_size import PixelSizeOption
 from ..images.source import open_image
-from ..metrics.intervals import mean_interval, proportion
+from ..metrics.intervals import mean_interval, proportion_interval
 from ..metrics.scores import RocCurve, balanced_accuracy, roc_curve
 from ..models import ImagePrediction, RegionDetector, RegionPrediction, TissueClassifier
 from ..models.predictions import region_rings
@@ -229,7 +229,7 @@ def _accuracy_interval(result: DemoResult) -> str:
     labels, patients = np.array(test.labels), np.array(test.patients)
     is_right = labels == [prediction.top_label for prediction in predictions]
     masks = [labels == name for name in result.model.class_names_]
-    limits = mean_interval([proportion(is_right[mask], patients[mask]) for mask in masks])
+    limits = mean_interval([proportion_interval(is_right[mask], patients[mask]) for mask in masks])
     return "not available" if limits is None else f"{limits[0]:.2f} to {limits[1]:.2f}"
 
 

@@ -86,7 +86,7 @@ def compute_prediction(
     state = _fingerprint(record, mpp)  # before reading: the image may be replaced in the meantime
     size = DatasetSettings(mpp=mpp).pixel_size_option(record.mpp)
     prediction = model.predict_one(
-        record.path, mpp=size, callback=callback, within=record.region_of_interest
+        record.path, mpp=size, callback=callback, region_of_interest=record.region_of_interest
     )
     values = prediction_to_json(prediction) | {"version": short_id(repr(state))}
     if prediction.patch_map is not None:  # before the prediction that refers to it
@@ -105,7 +105,7 @@ def prediction_to_json(prediction: Prediction) -> Json:
         "answer": prediction.top_label,
         "is_uncertain": prediction.label != prediction.top_label,
         "score": None if np.isnan(prediction.score) else float(prediction.score),
-        "value": prediction.value,
+        "value": prediction.decision_value,
         "shares": prediction.proportions,
         "n_patches": prediction.n_patches,
         "words": prediction.summary(),
@@ -215,7 +215,7 @@ def apply_threshold(
             stored["answer"],
             (np.nan if stored["score"] is None else stored["score"],),
             patch_map=patch_map,
-            value=stored["value"],
+            decision_value=stored["value"],
             n_patches=stored["n_patches"],
             probabilities=stored["probabilities"],
             prediction_set=stored["candidates"],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..decision.threshold import describe_tuning
 from ..models import Model, load_model
-from ..models.model_file import SUFFIX
+from ..models.model_file import MODEL_SUFFIX
 from ..utils.files import atomic_write, file_key
 from ..utils.text_io import shorten, write_checked_json
 from .datasets import Dataset
@@ -135,8 +135,8 @@ def import_model(
     relative_path : path of the file, relative to the data folder
     """
     path = folders.find(folder_index, relative_path)
-    if path.suffix.lower() != SUFFIX or not path.is_file():
-        raise ValueError(f"{path.name}: is not a model. Model files end in {SUFFIX}")
+    if path.suffix.lower() != MODEL_SUFFIX or not path.is_file():
+        raise ValueError(f"{path.name}: is not a model. Model files end in {MODEL_SUFFIX}")
     if path.stat().st_size > _MAX_FILE_BYTES:
         max_megabytes = _MAX_FILE_BYTES // 2**20
         raise ValueError(

@@ -28,7 +28,7 @@ from ..metrics.intervals import (
     few_patients_warning,
     mean_interval,
     paired_bootstrap,
-    proportion,
+    proportion_interval,
 )
 from ..metrics.scores import balanced_accuracy, roc_curve, sensitivity, specificity
 from ..model_selection.protocols import Repeat
@@ -92,14 +92,16 @@ def _class_proportion(name: str, rows: Rows) -> Proportion | None:
     class_rows = [row for row in rows if row["label"] == name]
     if not class_rows:
         return None
-    return proportion([r["answer"] == name for r in class_rows], [r["patient"] for r in class_rows])
+    return proportion_interval(
+        [r["answer"] == name for r in class_rows], [r["patient"] for r in class_rows]
+    )
 
 
 def _class_score(name: str, fraction: Proportion) -> ClassScore:
     low, high = fraction.low, fraction.high
     return {
         "name": name,
-        "n_right": fraction.n_right,
+        "n_right": fraction.n_correct,
         "n_images": fraction.n_images,
         "n_patients": fraction.n_patients,
         "interval": None if low is None or high is None else _make_interval(low, high),

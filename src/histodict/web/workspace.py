@@ -243,7 +243,7 @@ class DataFolders:
             raise FileNotFoundError(f"{relative_path}: is not a folder")
         visible = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
         entries = [path for path in visible if self._is_inside(Path(os.path.realpath(path)))]
-        from ..models.model_file import SUFFIX  # slow, and workers start without it
+        from ..models.model_file import MODEL_SUFFIX  # slow, and workers start without it
 
         return {
             "folder_index": folder_index,
@@ -253,7 +253,7 @@ class DataFolders:
             "name": folder.name,
             "folders": [p.name for p in entries if _is_folder(p)][:_MAX_ENTRIES],
             "tables": [p.name for p in entries if p.suffix.lower() == ".csv"][:_MAX_ENTRIES],
-            "models": [p.name for p in entries if p.suffix.lower() == SUFFIX][:_MAX_ENTRIES],
+            "models": [p.name for p in entries if p.suffix.lower() == MODEL_SUFFIX][:_MAX_ENTRIES],
             "n_images": sum(is_image_path(p) and p.suffix.lower() in READERS for p in entries),
         }
 

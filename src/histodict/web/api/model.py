@@ -222,7 +222,9 @@ def _tuned_model(request: ApiRequest) -> Model:
     test = request.training_and_test_images()[1]
     for record in test.records:
         _check_path(request, record)
-    return model.tuned_on([record.path for record in test.records if record.path.exists()])
+    return model.with_tuning_images(
+        [record.path for record in test.records if record.path.exists()]
+    )
 
 
 def _is_threshold_changed(model: Model, results: Json | None) -> bool:
