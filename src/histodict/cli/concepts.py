@@ -104,7 +104,7 @@ def _learn_or_load(
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
     """Return the concepts, their usage, and whether they are new.
 
-    They are loaded from the folder `output` if it has any; otherwise they are learned and stored
+    If the folder `output` contains concepts, they are loaded; otherwise they are learned and stored
     there.
     """
     from ..datasets.survey import check_files
@@ -142,9 +142,9 @@ def _write_tables(
 ) -> dict[str, Any]:
     """Write the tables of concepts, usage and predictions, and return statistics by name.
 
-    "recurrence" is the similarity of concepts from two halves of the patients. If images have
-    labels, there are three numbers of images: "labelled", "unseen" (tested without their patient)
-    and "leave_one_patient_out_accuracy" (correct among these).
+    "recurrence" is the mean similarity of concepts from two halves of the patients. If images have
+    labels, there are numbers of images: "labelled", "unseen" (predicted without training images of
+    their patient) and "leave_one_patient_out_accuracy" (correct among the unseen).
     """
     import numpy as np
 

@@ -240,7 +240,7 @@ class EncoderFeatures(PatchFeatures):
         """Return the digest of the encoder's weights."""
         return self.encoder.digest
 
-    def check(self, patch_px: int, stride_px: int) -> None:
+    def check_grid(self, patch_px: int, stride_px: int) -> None:
         """Raise ValueError unless patch size and stride are equal to the stride of the encoder."""
         stride = self.encoder.stride_px
         if not patch_px == stride_px == stride:

@@ -571,8 +571,8 @@ class PatchPipeline(ImagePipeline):
 
     def _array_dimensions(self, classifier: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": classifier.code_dimension}
-        recipe = self.recipe
-        length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)
+        recipe, features = self.recipe, get_patch_features(self.recipe.features)
+        length = features.vector_length(recipe.patch_px, recipe.n_channels)
         if length is not None:
             sizes["inputs" if recipe.n_components else "features"] = length
         return sizes

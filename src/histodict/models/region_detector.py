@@ -590,7 +590,7 @@ def _make_region(
             *patch_map.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
-        atom_usage={
+        concept_usage={
             name: float(used[window][mask].mean()) for name, used in patch_map.concepts.items()
         },
     )
