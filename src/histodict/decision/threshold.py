@@ -222,7 +222,11 @@ def add_change(training: Mapping[str, Any], source: str, **entries: Any) -> dict
 
 
 def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
-    """Return a training record with the fingerprints of images added to the last change."""
+    """Return a training record whose last change lists the fingerprints of these images.
+
+    They replace the images that the change listed before. Raise ValueError if the record contains
+    no change of the decision.
+    """
     if not list_changes(training):
         raise ValueError(
             "the decision rule of this model was not changed, so there is nothing to record"

@@ -96,8 +96,10 @@ class FistaCodes:
         means = means_previous = self.means
         beta, t = 0.0, 1.0
         for _ in range(n_steps):
-            group_step = (-C @ (means + beta * (means - means_previous)) / L).astype(self.S.dtype)
-            totals, ascent = self._step(T, B, group_step, penalty / L, beta)
+            coupling_step = (-C @ (means + beta * (means - means_previous)) / L).astype(
+                self.S.dtype
+            )
+            totals, ascent = self._step(T, B, coupling_step, penalty / L, beta)
             means, means_previous = totals / self.group_sizes[:, None], means
             t_previous, t = (1.0, 1.0) if ascent > 0 else (t, (1 + sqrt(1 + 4 * t * t)) / 2)
             beta = (t_previous - 1) / t
@@ -133,13 +135,13 @@ class FistaCodes:
         self,
         T: NDArray[Any],
         B: list[NDArray[Any]],
-        group_step: NDArray[Any],
+        coupling_step: NDArray[Any],
         threshold: float,
         beta: float,
     ) -> tuple[NDArray[np.float64], float]:
         """Take a proximal gradient step from Z = S + β(S − S_previous) with step size 1/L.
 
-        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `group_step` is minus the
+        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `coupling_step` is minus the
         gradient of the coupling term over L, for each group. Return the sums of the new codes of
         each group, and a number that is positive if the momentum increases the objective.
         """
@@ -150,7 +152,7 @@ class FistaCodes:
             Z = S + beta * (S - S_previous)
             U = Z @ T
             U += B[index]
-            U += group_step[block.group]
+            U += coupling_step[block.group]
             U -= np.clip(U, -threshold, threshold)
             Z -= U
             ascent = float(np.vdot(Z, U - S))
