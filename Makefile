@@ -147,10 +147,10 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-deps $(OME_WRITER)
 	@touch $@
 
-$(READY_TORCH): $(READY)
+$(READY_TORCH): $(READY) packages/histodict-instanseg/pyproject.toml
 	$(INSTALL) -c constraints.txt "$(TORCH)"
 	$(INSTALL) --no-deps "$(TORCHVISION)"
-	$(INSTALL) -c constraints.txt -e ".[networks,encoders]"
+	$(INSTALL) -c constraints.txt -e ".[networks,encoders]" ./packages/histodict-instanseg
 	@touch $@
 
 # torch is installed first, so that packages which need it do not install another build.
