@@ -33,6 +33,8 @@ from .sampling import LocationConstraint, rotate_and_mirror_randomly, sample_pat
 # Components with less than this fraction of the variance of the first component are noise, which
 # whitening would amplify.
 _MIN_VARIANCE = 1e-6
+# Vectors up to this length have a covariance matrix that fits into memory (128 MiB).
+_MAX_COVARIANCE_FEATURES = 4096
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,25 @@ class Projection:
 
     @classmethod
     def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
-        """Fit up to `n_components` leading components with significant variance to vectors X."""
+        """Fit up to `n_components` leading components with significant variance to vectors X.
+
+        Components are exact for vectors of up to 4,096 features; for longer ones, they are computed
+        by a randomized singular value decomposition.
+        """
         mean = X.mean(axis=0, dtype=np.float64)
         with single_blas_thread():
-            covariance = _covariance(X, mean)
-            variances, vectors = np.linalg.eigh(covariance)
-        order = np.argsort(variances)[::-1][:n_components]
-        variances, components = variances[order], vectors[:, order].T
+            if X.shape[1] <= _MAX_COVARIANCE_FEATURES:
+                variances, vectors = np.linalg.eigh(_covariance(X, mean))
+                order = np.argsort(variances)[::-1][:n_components]
+                variances, components = variances[order], vectors[:, order].T
+            else:
+                from sklearn.utils.extmath import randomized_svd  # importing it takes a second
+
+                n_components = min(n_components, *X.shape)
+                _, singular_values, components = randomized_svd(
+                    X - mean.astype(np.float32), n_components, random_state=0
+                )
+                variances = singular_values**2 / len(X)
         is_significant = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
         if not is_significant.any():
             raise ValueError("all training vectors are equal, so they have no principal components")
