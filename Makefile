@@ -31,7 +31,7 @@ READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env torch demo test coverage lowest docs release lint format bench limits peers fuzz chaos load lock clean
+.PHONY: help env torch demo test coverage lowest docs release lint format bench limits peers fuzz chaos load mutants lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +114,9 @@ load: $(READY)  ## Test the web server with eight simultaneous users for ten min
 chaos: $(READY)  ## Kill and disturb every command for ten minutes (CHAOS="--kills 200 --jobs 2")
 	$(BIN)/python -m attacks.chaos $(CHAOS)
 
+mutants: $(READY)  ## Change operators and constants, and count the changes that no test detects (MUTANTS="metrics --sample 40")
+	$(BIN)/python -m attacks.mutation $(MUTANTS)
+
 lock:  ## Resolve the newest versions and write constraints.txt
 	$(call check-python)
 	rm -rf .venv-lock
@@ -144,10 +147,10 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-deps $(OME_WRITER)
 	@touch $@
 
-$(READY_TORCH): $(READY)
+$(READY_TORCH): $(READY) packages/histodict-instanseg/pyproject.toml
 	$(INSTALL) -c constraints.txt "$(TORCH)"
 	$(INSTALL) --no-deps "$(TORCHVISION)"
-	$(INSTALL) -c constraints.txt -e ".[networks,encoders]"
+	$(INSTALL) -c constraints.txt -e ".[networks,encoders]" ./packages/histodict-instanseg
 	@touch $@
 
 # torch is installed first, so that packages which need it do not install another build.

@@ -15,7 +15,7 @@ from sklearn.mixture import GaussianMixture
 
 from histodict.dictionaries.atoms import normalize
 from histodict.dictionaries.online import (
-    SHRINKAGE,
+    ANCHOR_WEIGHT,
     continue_online,
     learn_axis_anchored,
     learn_online,
@@ -59,7 +59,7 @@ def axis_anchored(
 ) -> tuple[Array, Encoder | None]:
     patients = seen.cells.patients
     found = learn_axis_anchored(
-        seen.Y, patients, n_atoms, rng, penalty=penalty, pull=pull, n_jobs=1
+        seen.Y, patients, n_atoms, rng, penalty=penalty, anchor_weight=pull, n_jobs=1
     )
     return found.atoms, None
 
@@ -73,7 +73,7 @@ def turned(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
     n = seen.Y.shape[1]
     turn = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0].astype(np.float32)
     other = replace(seen, Y=np.ascontiguousarray(seen.Y @ turn))
-    return axis_anchored(SHRINKAGE, N_ATOMS, other, rng)[0] @ turn.T, None
+    return axis_anchored(ANCHOR_WEIGHT, N_ATOMS, other, rng)[0] @ turn.T, None
 
 
 def anchored_to_random(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder | None]:
@@ -81,7 +81,7 @@ def anchored_to_random(seen: TrainingVectors, rng: Any) -> tuple[Array, Encoder 
     start = np.random.default_rng(0).standard_normal((N_ATOMS, seen.Y.shape[1]))
     Y = np.ascontiguousarray(seen.Y[rng.permutation(len(seen.Y))])
     start = np.ascontiguousarray(normalize(start), dtype=Y.dtype)
-    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "pull": SHRINKAGE}
+    options = {"n_epochs": 5, "n_jobs": 1, "backend": "cpu", "anchor_weight": ANCHOR_WEIGHT}
     return continue_online(start, Y, 0.1, on_batch=lambda: None, **options).atoms, None
 
 
@@ -174,7 +174,7 @@ def _is_flat(errors: list[float]) -> bool:
 METHODS: dict[str, Learner] = {
     "ODL λ 0.3": partial(odl, 0.3, N_ATOMS),
     "ODL λ 0.15": partial(odl, 0.15, N_ATOMS),
-    "axis-anchored (`histodict concepts`)": partial(axis_anchored, SHRINKAGE, N_ATOMS),
+    "axis-anchored (`histodict concepts`)": partial(axis_anchored, ANCHOR_WEIGHT, N_ATOMS),
     f"DFDL {RHO} 0.001": partial(dfdl, 0.001),
     f"DFDL {RHO} 0.1": partial(dfdl, 0.1),
     f"DFDL {RHO} 0.3": partial(dfdl, 0.3),
@@ -189,7 +189,7 @@ VARIANTS: dict[str, Learner] = {
     "axis-anchored, pull 0.5": partial(axis_anchored, 0.5, N_ATOMS),
     "axis-anchored, pull 2": partial(axis_anchored, 2.0, N_ATOMS),
     "the axes alone": axes_alone,
-    "axis-anchored, 64 atoms": partial(axis_anchored, SHRINKAGE, 64),
+    "axis-anchored, 64 atoms": partial(axis_anchored, ANCHOR_WEIGHT, 64),
     "axis-anchored in a randomly rotated space": turned,
     "anchored to fixed random directions": anchored_to_random,
 }

@@ -43,7 +43,7 @@ encoded with 8 of them (orthogonal matching pursuit).
 - *halves*: similarity of the atoms of the two halves: mean |cos| of a one-to-one matching. For
   random directions with the covariance of the features, this is {chance}.
 - *other organ*: similarity of the atoms learned on this organ and those learned on the other one.
-  Only similarity above this value is specific to the organ.
+  Only the excess of *halves* over this value is specific to the organ.
 - *accuracy*: balanced accuracy on the other half. The classifier is a logistic regression. Its
   features are, for each image, the mean positive part and the mean negative part of the codes.
 

@@ -131,7 +131,7 @@ def trained(
 
 
 def confounded_atoms(model: TissueClassifier, manifest: Manifest) -> list[Any]:
-    return collect_atom_report(model, manifest, n_atoms=1).confounding
+    return collect_atom_report(model, manifest, n_atoms=1).confounded_atoms
 
 
 def try_planting(
@@ -156,7 +156,9 @@ def try_planting(
     flagged = confounded_atoms(harmed, dirty)
     off = [atom.atom for atom in flagged]
     mended = (
-        harmed.with_atom_annotations(AtomAnnotations().changed(off, off=True)) if off else harmed
+        harmed.with_atom_annotations(AtomAnnotations().with_changes(off, disabled=True))
+        if off
+        else harmed
     )
     found: dict[str, Any] = {"kind": kind, "seed": seed, "preset": preset_name}
     found["flagged"] = len(flagged)

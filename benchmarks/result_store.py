@@ -198,7 +198,9 @@ SETS = {
 def manifest_of(name: str) -> Manifest:
     """Return the images of a set, without its own split into training and test images."""
     folder, patient = SETS[name]
-    place = Path(os.environ["HISTODICT_DATA"]) / folder
+    if not (data := os.environ.get("HISTODICT_DATA")):
+        sys.exit("set HISTODICT_DATA to the folder of the sets (layout: docs/results.md)")
+    place = Path(data) / folder
     return read_manifest(place, {"patient": patient}).without_splits()
 
 

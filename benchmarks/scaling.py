@@ -62,7 +62,7 @@ def main() -> None:
         "unit_cpu_s": float(np.median(costs.work)),
         "unit_mib": costs.n_bytes / 2**20,
         "serialise_and_add_cpu_s": costs.take,
-        "dictionaries_mib": sum(D.nbytes for D, _ in coding.running.values()) / 2**20,
+        "dictionaries_mib": sum(D.nbytes for D, _ in coding.dictionaries.values()) / 2**20,
     }
     expected = reduce_statistics(
         ThreadExecutor(1).map(coding, group_blocks(open_arrays(Y, labels), len(Y))())
@@ -205,7 +205,7 @@ def _run(
     expected: dict[int, Any],
 ) -> dict[str, Any]:
     """Time the second iteration: workers have the samples, and functions are compiled."""
-    fresh = ClassCoder(coding.backend, coding.running, coding.weights)
+    fresh = ClassCoder(coding.backend, coding.dictionaries, coding.weights)
     with open_cluster(f"local:{n_workers}") as cluster:
         units = cluster.broadcast(group_blocks(open_arrays(Y, labels), len(Y)))
         reduce_statistics(cluster.map(fresh, units()))

@@ -71,8 +71,8 @@ def best_atoms(statistics: list[AtomStatistics], class_name: str, n: int) -> lis
 def with_names(model: TissueClassifier, report: AtomReportData) -> TissueClassifier:
     """Return the model with names for the best atoms of each class."""
     inflamed, healthy = (best_atoms(report.statistics, name, 4) for name in ("inflamed", "healthy"))
-    annotations = AtomAnnotations().changed(inflamed, name="crowded dark nuclei")
-    return model.with_atom_annotations(annotations.changed(healthy, name="wall of a gland"))
+    annotations = AtomAnnotations().with_changes(inflamed, name="crowded dark nuclei")
+    return model.with_atom_annotations(annotations.with_changes(healthy, name="wall of a gland"))
 
 
 def write_pages(train: Manifest, test: Manifest, folder: Path) -> None:
@@ -83,13 +83,13 @@ def write_pages(train: Manifest, test: Manifest, folder: Path) -> None:
     )
     confounded = trained(with_marks, 0, "fast")
     report = collect_atom_report(confounded, with_marks, n_atoms=6)
-    print(len(report.confounding), "flagged atoms with a pen mark")
+    print(len(report.confounded_atoms), "flagged atoms with a pen mark")
     write_atoms_page(folder / "confounded.html", confounded, with_marks, report)
     save_screenshot(folder / "confounded.html", "concepts-leak", "<h2>")
 
     model = trained(train, 0, "fast")
     report = collect_atom_report(model, train, n_atoms=6)
-    print(len(report.confounding), "flagged atoms without a pen mark")
+    print(len(report.confounded_atoms), "flagged atoms without a pen mark")
     model = with_names(model, report)
     report = collect_atom_report(model, train, n_atoms=6, n_trainings=1)
     write_atoms_page(folder / "atoms.html", model, train, report)

@@ -62,7 +62,7 @@ def draw(image: Any, mask: Any, explanation: Any) -> None:
         ax.set_anchor("N")
 
     rows = right.subplots(N_ATOMS, N_EXAMPLES + 1, width_ratios=(*[1] * N_EXAMPLES, 2.4))
-    ordered = sorted(explanation.parts, key=lambda part: -part.contribution[0])
+    ordered = sorted(explanation.contributions, key=lambda part: -part.contribution[0])
     parts = ordered[:N_POSITIVE] + ordered[N_POSITIVE - N_ATOMS :]
     longest = max(abs(part.contribution[0]) for part in parts)
     for part, axes in zip(parts, rows, strict=True):

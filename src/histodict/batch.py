@@ -35,7 +35,7 @@ from typing import Any
 from .annotations.annotation_file import AnnotationFile
 from .datasets.folder_layout import find_images
 from .datasets.manifest import ImageRecord
-from .decision.threshold import TRAINED_NOTE, count_trained_on, count_tuned_on
+from .decision.threshold import TRAINED_IMAGES_NOTE, count_training_images, count_tuning_images
 from .evaluation.measures import (
     ScoredMap,
     merge_patch_scores,
@@ -118,8 +118,7 @@ class ImageTask:
     def with_previous_metadata(self, previous: Content) -> ImageTask:
         """Return a copy whose missing metadata are taken from a result of an earlier run.
 
-        These are patient, label, mask, outlines and atom statistics. The task is unchanged if no
-        AnnData file is written, or if the image file has changed since then.
+        The task is unchanged if no AnnData file is written, or if the image file has changed.
         """
         record = self.record
         if not self.writes_anndata or previous.get("fingerprint", {}).get(
@@ -169,7 +168,7 @@ class ImageTask:
         return content
 
     def option_columns(self) -> Row:
-        """Return the table columns "within" (file of outlines) and "missing_chunks" that apply."""
+        """Return the table columns "within" (annotation file) and "missing_chunks", where set."""
         within = self.record.region_of_interest
         row: Row = {"within": within.path.name} if within else {}
         if missing_chunks_allowed():
@@ -179,7 +178,7 @@ class ImageTask:
 
     @property
     def image_pixel_size(self) -> PixelSizeOption:
-        """Pixel size option, with the pixel size of this image from the table if that has one."""
+        """Pixel size option, with the pixel size of this image if the table has one."""
         return self.pixel_size_option.with_table_mpp(self.record.mpp)
 
 
@@ -206,7 +205,7 @@ def with_absolute_paths(record: ImageRecord) -> ImageRecord:
 
 
 def ground_truth_to_json(record: ImageRecord) -> Content:
-    """Return label, mask and outlines of a record as JSON values, to score its patch map later."""
+    """Return the label, mask and annotations of a record as JSON values, for later scoring."""
     content: Content = {
         "path": str(record.path),
         "label": record.label,
@@ -290,7 +289,7 @@ def _predict(task: ImageTask, callback: Callback, model: Model) -> Prediction:
     if region is not None and not prediction.n_patches:
         raise ValueError(f"{region.path}: no patch with tissue lies inside these annotations")
     if image is not None and prediction.patch_map is not None:
-        prediction = replace(prediction, patch_map=prediction.patch_map.covering(image))
+        prediction = replace(prediction, patch_map=prediction.patch_map.align_if_possible(image))
         # Regions move with the map.
         if model.finds_regions and isinstance(prediction, RegionPrediction):
             prediction = model.apply_threshold(prediction)
@@ -324,7 +323,7 @@ def _write_maps(model: Model, folder: Path, task: ImageTask, prediction: Predict
     return [overlay, geojson, npz]
 
 
-SCORES = "scores.json"
+SCORES_FILE = "scores.json"
 _OUTPUT_VERSION = 12  # version of the output files; increases when their format changes
 
 _DEFAULT_QUPATH = GeoJSONOptions()
@@ -336,12 +335,12 @@ class RunResult:
 
     Attributes
     ----------
-    rows, regions : table rows of the images of this run and of their regions, in image order
+    rows, regions : table rows of the images of this run, and of the regions in these images
     failures : (path, reason) of images that could not be predicted or whose mask is unreadable
     n_skipped : number of images whose results were up to date
     n_from_earlier_runs : number of images in the tables that are not part of this run
     n_stale : number of failed images with a prediction of an earlier run in the tables
-    scores : accuracy measures of all labelled images in the tables; None without labels
+    scores : scores of the predictions of all labelled images in the tables; None without labels
     """
 
     rows: list[Row]
@@ -441,7 +440,7 @@ def predict_images(
     )
     callback(Progress("predict", 0, len(images), work=fractions[0]))
     for n, (record, key, fingerprint) in enumerate(zip(images, keys, fingerprints, strict=True)):
-        content, failure = _result_content(
+        content, failure = _make_stored_result(
             model, record, finished[n] or next(results), run.finished.get(key, {}), fingerprint
         )
         if failure:
@@ -483,17 +482,17 @@ def _open_results(
     return run
 
 
-def _result_content(
+def _make_stored_result(
     model: Model,
     record: ImageRecord,
     result: Content | str,
     previous: Content,
     fingerprint: Content,
 ) -> tuple[Content | None, str]:
-    """Return the result of `predict_and_export` with the true label, and an error message.
+    """Return the result to store, with the true label, and an error message.
 
-    The result is None if the prediction failed; the message is empty without errors. `previous` is
-    the stored result of an earlier run, empty if there is none.
+    The result is None if the prediction failed; the message is empty without errors. `result` is
+    from `predict_and_export`; `previous` is from an earlier run, empty if there is none.
     """
     if isinstance(result, str):
         return None, result + ("; its earlier prediction stays in the table" if previous else "")
@@ -504,7 +503,7 @@ def _result_content(
 def _with_fingerprint(task: ImageTask, previous: Content) -> tuple[ImageTask, Content]:
     """Return the task with metadata of the previous result, and its fingerprint.
 
-    If a file cannot be read, the record of the task has the error, and the fingerprint is empty.
+    If a file cannot be read, the fingerprint is empty and the returned record contains the error.
     """
     try:
         task = task.with_previous_metadata(previous)
@@ -530,7 +529,7 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         write_table(folder / "regions", regions, RegionPrediction.REGION_COLUMNS)
     scores = score_predictions(model.class_names_, rows)
     labelled = [row for row in rows if row.get("truth") in model.class_names_]
-    n_tuned = count_tuned_on(model.training_info_, (Path(row["path"]) for row in labelled))
+    n_tuned = count_tuning_images(model.training_info_, (Path(row["path"]) for row in labelled))
     if scores is not None and n_tuned:
         scores["tuned"] = score_before_tuning(model, labelled, n_tuned)
     if scores is not None and model.finds_regions:
@@ -539,13 +538,13 @@ def _write_tables(model: Model, folder: Path, contents: list[Content]) -> dict[s
         scores = merge_patch_scores(scores, score_overlap(_find_scored_maps(folder, contents)))
     if scores is not None:
         paths = (Path(content["row"]["path"]) for content in contents if content["ground_truth"])
-        n_trained = count_trained_on(model.training_info_, paths)
+        n_trained = count_training_images(model.training_info_, paths)
         if n_trained:
-            scores["trained"] = {"n_images": n_trained, "note": TRAINED_NOTE}
+            scores["trained"] = {"n_images": n_trained, "note": TRAINED_IMAGES_NOTE}
     if scores is None:
-        (folder / SCORES).unlink(missing_ok=True)
+        (folder / SCORES_FILE).unlink(missing_ok=True)
     else:
-        with atomic_write(folder / SCORES) as partial_file:
+        with atomic_write(folder / SCORES_FILE) as partial_file:
             partial_file.write_text(json.dumps(scores, indent=1), encoding="utf-8")
     return scores
 
@@ -580,9 +579,10 @@ def _with_true_label(
 
     Parameters
     ----------
-    model, content, record : fitted model, result of the prediction, and image
-    previous : result of an earlier run on the same file, whose patient and true label are kept if
-        the record has none; empty if there is none
+    model : fitted model
+    content : result of `predict_and_export`
+    record : record of the image
+    previous : earlier result or {}; its patient and label are kept if the record has none
     """
     ground_truth, earlier, scoring_error = previous.get("ground_truth"), previous.get("row", {}), ""
     user_columns = {name: earlier[name] for name in ("truth", "patient") if name in earlier}

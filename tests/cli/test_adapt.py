@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from histodict import TissueClassifier
 from histodict.cli import app
 from histodict.datasets.manifest import read_manifest
-from histodict.decision.threshold import fingerprint, unlabelled_threshold
+from histodict.decision.threshold import adapted_threshold, fingerprint
 from histodict.models import Plan, load_model, save_model
 from histodict.models.recipe import Recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
@@ -38,7 +38,7 @@ def test_only_the_threshold_changes(manifest, tmp_path, folds):
     before = [model.predict(path) for path in paths]
     scores = [prediction.score for prediction in before]
     adapted = model.adapt_threshold([*scores, np.nan], force=True)
-    shift = unlabelled_threshold(np.array(scores))
+    shift = adapted_threshold(np.array(scores))
     loaded = load_model(save_model(adapted, tmp_path / "m.histodict"))
     for path, old in zip(paths, before, strict=True):
         new = adapted.predict(path)
@@ -152,4 +152,4 @@ def test_evaluation_of_adaptation_uses_no_labels(manifest, tmp_path):
             np.array([float(r["score"]) for r in own if r["method"] == name])
             for name in methods.split(",")
         )
-        np.testing.assert_allclose(adapted, plain - unlabelled_threshold(plain))
+        np.testing.assert_allclose(adapted, plain - adapted_threshold(plain))

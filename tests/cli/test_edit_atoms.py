@@ -256,15 +256,15 @@ def test_refitting_needs_images_of_the_classes_of_the_model(folder, tmp_path):
 def test_regions_have_the_usage_of_named_atoms(folder):
     table = folder / "set" / "manifest.csv"
     found = RegionDetector(SMALL, region="inflamed").fit(table)
-    named = found.with_atom_annotations(AtomAnnotations().changed([8, 9], name="dark nuclei"))
+    named = found.with_atom_annotations(AtomAnnotations().with_changes([8, 9], name="dark nuclei"))
     image = next((folder / "set" / "inflamed").iterdir())
     before, after = (model.predict_one(image, mpp=0.5) for model in (found, named))
     used = after.patch_map.concepts["dark nuclei"]
     assert before.regions and before.patch_map.concepts == {}
-    assert [region.atom_usage for region in before.regions] == [{}] * len(before.regions)
+    assert [region.concept_usage for region in before.regions] == [{}] * len(before.regions)
     windows = after.patch_map.regions(1, after.min_patches)
     for region, (window, cells, _) in zip(after.regions, windows, strict=True):
-        assert region.atom_usage == {"dark nuclei": pytest.approx(used[window][cells].mean())}
+        assert region.concept_usage == {"dark nuclei": pytest.approx(used[window][cells].mean())}
     share = used.sum() / after.patch_map.n_patches
     assert after.row()["usage_dark nuclei"] == pytest.approx(share) and 0 < share < 1
 

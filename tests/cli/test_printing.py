@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from histodict.cli import app
-from histodict.cli.console import FAILURES
+from histodict.cli.console import FAILURES_FILE
 from histodict.synthetic.dataset import write_synthetic_dataset
 from histodict.utils.text_io import limit_lines, printable
 
@@ -101,7 +101,7 @@ def test_name_that_is_not_unicode_is_predicted_in_every_locale(model, images, tm
     assert sorted(Path(row["path"]).name for row in rows) == ["caf\\xe9.jpg", "gut é.jpg"]
     for row in rows:
         (out / "geojson" / f"{row['key']}.geojson").read_text("utf-8")
-    failures = pyarrow.csv.read_csv(out / FAILURES).to_pylist()
+    failures = pyarrow.csv.read_csv(out / FAILURES_FILE).to_pylist()
     assert [Path(row["path"]).name for row in failures] == ["\\xff.png"]
 
 
@@ -112,7 +112,7 @@ def test_ten_of_many_failures_are_printed_and_all_are_in_a_table(model, images, 
         (folder / f"{number:02d}.png").touch()
     good = next((images / "healthy").glob("*.jpg"))
     output = run("predict", model, folder, good, "--output", tmp_path / "out", status=1)
-    table = tmp_path / "out" / FAILURES
+    table = tmp_path / "out" / FAILURES_FILE
     assert output.count("is empty") == 10 and f"and 15 more: see {table}" in output
     assert len(pyarrow.csv.read_csv(table)) == 25
     run("predict", model, good, "--output", tmp_path / "out")

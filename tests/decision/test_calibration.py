@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from histodict.decision import calibration as module
 from histodict.decision.calibration import Calibration
+from tests.gradients import finite_differences
 
 
 def two_classes(rng, n, slope=1.7, offset=-0.4):
@@ -111,3 +113,77 @@ def test_reversed_scores_give_constant_probabilities(rng):
     calibration = Calibration.fit(-scores, labels)
     np.testing.assert_allclose(calibration.probabilities(scores), 0.5)
     assert calibration.boundary_score() == 0
+
+
+# --- fitted parameters ----------------------------------------------------------------------------
+
+RIDGE = 0.01
+
+
+def smoothed_targets(labels):
+    """Return Platt's targets for the size n of the smallest class, and balanced weights."""
+    counts = np.bincount(labels)
+    target = (counts.min() + 1) / (counts.min() + 2)
+    targets = np.where(np.eye(len(counts))[labels], target, (1 - target) / (len(counts) - 1))
+    return targets, (len(labels) / (len(counts) * counts))[labels]
+
+
+def cross_entropy(logits, labels):
+    """Return the weighted cross-entropy of the smoothed targets and softmax(logits)."""
+    targets, weights = smoothed_targets(labels)
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -np.sum(weights[:, None] * targets * log_p)
+
+
+def platt_loss(scores, labels):
+    scaled = scores[:, 0] / scores.std()
+
+    def loss(parameters):
+        half = (parameters[0] * scaled + parameters[1]) / 2
+        penalty = 0.5 * RIDGE * 2 * (parameters[0] / 2) ** 2  # ½‖slopes‖², slopes ∓a/2
+        return cross_entropy(np.column_stack([-half, half]), labels) + penalty
+
+    return loss
+
+
+def temperature_loss(scores, labels):
+    scaled = scores / scores.std()
+    if scaled.shape[1] == 1:
+        scaled = scaled * [-0.5, 0.5]
+    return lambda a: cross_entropy(a[0] * scaled, labels) + 0.5 * RIDGE * a[0] ** 2
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "n_classes", "at_zero"),
+    [(platt_loss, 2, False), (temperature_loss, 2, True), (temperature_loss, 3, False)],
+)
+def test_parameters_minimise_the_penalised_loss(rng, monkeypatch, loss_of, n_classes, at_zero):
+    """The loss is the stated one, its gradient is exact, and it vanishes at the parameters."""
+    calls, minimize = [], module.minimize
+
+    def record(fun, *args, **options):
+        calls.append((fun, minimize(fun, *args, **options).x))
+        return minimize(fun, *args, **options)
+
+    monkeypatch.setattr(module, "minimize", record)
+    labels = np.repeat(np.arange(n_classes), [3, 9, 4][:n_classes])
+    scores = 2.0 * np.eye(n_classes)[labels] + rng.normal(size=(len(labels), n_classes))
+    scores = scores[:, [1]] - scores[:, [0]] if n_classes == 2 else scores
+    calibration = Calibration.fit(scores, labels, at_zero=at_zero)
+    ((minimised, parameters),) = calls
+    loss = loss_of(scores, labels)
+    assert parameters[0] > 0.1
+    for point in (parameters, rng.uniform(2, 9, parameters.shape)):
+        value, gradient = minimised(point)
+        assert value == pytest.approx(loss(point), rel=1e-12)
+        np.testing.assert_allclose(gradient, finite_differences(loss, point), atol=1e-6)
+    np.testing.assert_allclose(minimised(parameters)[1], 0, atol=2e-3)
+    slopes = np.array([[-0.5, 0.5]]) if scores.shape[1] == 1 else np.eye(n_classes)
+    np.testing.assert_allclose(calibration.slopes, slopes * parameters[0] / scores.std())
+
+
+def test_prediction_set_includes_ties_with_the_limit():
+    """A new image with the nonconformity of rank ⌈(n + 1)(1 − error rate)⌉ is not excluded."""
+    calibration = Calibration(np.zeros((1, 2)), np.zeros(2), np.array([0.25, 0.5, 0.75]))
+    found = calibration.prediction_set(np.array([[0.5, 0.5], [0.5625, 0.4375]]), 0.5)
+    assert found.tolist() == [[True, True], [True, False]]

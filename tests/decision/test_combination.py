@@ -166,11 +166,20 @@ def test_only_abstaining_members_give_no_score():
     assert np.isnan(ensemble.scores(np.full((1, 2, 1), np.nan))).all()
 
 
-def test_inverse_tanh_restores_the_score_of_one_member(rng):
-    ensemble = ScoreCombination(np.array([2.0]), np.ones(1), 0.7, tanh_scale=1.0)
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_inverse_tanh_restores_the_score_of_one_member(rng, scale):
+    ensemble = ScoreCombination(np.array([2.0]), np.ones(1), 0.7, tanh_scale=scale)
     output = rng.normal(0, 3, (50, 1, 1))
-    np.testing.assert_allclose(
-        ensemble.invert_tanh(ensemble.scores(output))[:, 0], output[:, 0, 0] / 2, rtol=1e-6
-    )
+    scores = ensemble.scores(output)
+    np.testing.assert_allclose(scores - 0.7, np.tanh(scale * output[:, 0] / 2) / scale)
+    np.testing.assert_allclose(ensemble.invert_tanh(scores)[:, 0], output[:, 0, 0] / 2, rtol=1e-6)
     straight = replace(ensemble, tanh_scale=0.0)
     np.testing.assert_allclose(straight.invert_tanh(straight.scores(output)), output[:, 0] / 2)
+
+
+def test_scores_are_the_sum_of_gradients_times_member_scores(rng):
+    ensemble = ScoreCombination(np.array([2.0, 0.5]), np.array([0.7, 0.3]), 0.4, tanh_scale=0.5)
+    for output in (rng.normal(size=(2, 3)), np.array([[1.5], [np.nan]]), np.array([[0.0], [2]])):
+        factors = ensemble.score_gradients(output)
+        total = (factors * np.nan_to_num(output)).sum(axis=0) + ensemble.offset
+        np.testing.assert_allclose(total, ensemble.scores(output))

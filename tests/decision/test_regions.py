@@ -5,7 +5,7 @@ import pytest
 
 from histodict.decision.threshold import (
     LargestRegionSizes,
-    SizeCurve,
+    RegionSizeCurve,
     fit_margin_threshold,
     measure_largest_regions,
 )
@@ -34,7 +34,7 @@ def test_min_patches_is_closest_to_the_origin():
     findings = [
         LargestRegionSizes(found, alarm) for found, alarm in ((9, 2), (12, 3), (5, 0), (4, 6))
     ]
-    curve = SizeCurve.from_regions(findings)
+    curve = RegionSizeCurve.from_regions(findings)
     distances = []
     for m in range(1, 21):
         miss = np.mean([f.true_positive_size < m for f in findings])
@@ -49,9 +49,9 @@ def test_min_patches_is_closest_to_the_origin():
 
 def test_fit_without_positives_or_negatives_is_refused():
     with pytest.raises(ValueError, match="without the positive class"):
-        SizeCurve.from_regions([LargestRegionSizes(3, None)])
+        RegionSizeCurve.from_regions([LargestRegionSizes(3, None)])
     with pytest.raises(ValueError, match="with the positive class"):
-        SizeCurve.from_regions([LargestRegionSizes(None, 3)])
+        RegionSizeCurve.from_regions([LargestRegionSizes(None, 3)])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -16,10 +16,12 @@ from histodict.cli import app
 from histodict.datasets.manifest import read_manifest
 from histodict.decision.atom_annotations import AtomAnnotations
 from histodict.decision.threshold import (
-    NOTE,
+    TUNED_IMAGES_NOTE,
+    add_change,
     add_tuning_images,
     check_tuning,
-    count_tuned_on,
+    count_training_images,
+    count_tuning_images,
     describe_tuning,
     fingerprint,
 )
@@ -76,8 +78,8 @@ def test_changed_threshold_is_recorded_in_the_model_file(model, table, tmp_path)
     card = dict(describe_model(header))["Changed after training"]
     assert "set manually from" in card and "on 16 images" in card
     assert "not an estimate for unseen patients" in card
-    assert count_tuned_on(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
-    assert count_tuned_on(model.training_info_, paths(table)) == 0
+    assert count_tuning_images(moved.training_info_, [*paths(table), tmp_path / "gone.png"]) == 16
+    assert count_tuning_images(model.training_info_, paths(table)) == 0
     assert "tuning" not in model.training_info_
 
 
@@ -94,7 +96,7 @@ def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, tabl
             read_manifest(table)
         )
     plain, output = predict(model, table, tmp_path / "plain")
-    assert "tuned" not in plain and NOTE not in output
+    assert "tuned" not in plain and TUNED_IMAGES_NOTE not in output
     predictions = [model.predict_one(path) for path in paths(table)]
     values = sorted(prediction.decision_value for prediction in predictions)
     if way == "by hand":
@@ -105,7 +107,9 @@ def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, tabl
         )
     found, output = predict(changed.with_tuning_images(paths(table)), table, tmp_path)
     assert found["tuned"]["n_images"] == 16
-    assert found["tuned"]["note"] == NOTE and NOTE in " ".join(output.split())
+    assert found["tuned"]["note"] == TUNED_IMAGES_NOTE and TUNED_IMAGES_NOTE in " ".join(
+        output.split()
+    )
     assert "untuned" in output
     measure = "balanced accuracy"
     assert found["tuned"]["untuned"][measure] == plain["metrics"][measure]
@@ -115,7 +119,7 @@ def test_scores_on_tuning_images_are_flagged_beside_the_untuned_ones(model, tabl
 def test_scores_on_other_images_are_not_flagged(model, table, tmp_path):
     moved = model.with_threshold(model.threshold + 0.1).with_tuning_images([])
     found, output = predict(moved, table, tmp_path)
-    assert "tuned" not in found and NOTE not in output
+    assert "tuned" not in found and TUNED_IMAGES_NOTE not in output
 
 
 def test_refitted_rule_has_no_untuned_score(model, table, tmp_path):
@@ -130,13 +134,13 @@ def test_refitted_rule_has_no_untuned_score(model, table, tmp_path):
 def test_disabled_atoms_are_recorded_and_names_are_not(table):
     recipe = replace(FAST, method="odl", method_parameters={"n_atoms": 4}, features="centred")
     model = TissueClassifier(recipe).fit(read_manifest(table))
-    named = model.with_atom_annotations(AtomAnnotations().changed([0], name="dark"))
+    named = model.with_atom_annotations(AtomAnnotations().with_changes([0], name="dark"))
     assert "tuning" not in named.training_info_
-    off = named.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
+    off = named.with_atom_annotations(AtomAnnotations().with_changes([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
     assert "images not recorded" in describe_tuning(off.training_info_)
     ensemble = EnsembleClassifier([recipe], folds=2).fit(read_manifest(table))
-    off = ensemble.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
+    off = ensemble.with_atom_annotations(AtomAnnotations().with_changes([0], disabled=True))
     assert [change["source"] for change in off.training_info_["tuning"]] == ["atoms"]
 
 
@@ -182,3 +186,31 @@ def test_fingerprints_distinguish_files(tmp_path):
         assert fingerprint(one) != fingerprint(other)
     other.write_bytes(one.read_bytes())
     assert fingerprint(one) == fingerprint(other)
+
+
+def test_images_of_the_model_that_training_started_from_count_as_training_images(tmp_path):
+    first, second, unseen = (tmp_path / name for name in "abc")
+    for path in (first, second, unseen):
+        path.write_text(path.name)
+    training = {"images": [fingerprint(second)], "started_from": {"images": [fingerprint(first)]}}
+    assert count_training_images(training, [first, second, unseen]) == 2
+    assert count_training_images({}, [first, second]) == 0
+
+
+def test_fingerprints_of_stored_models_remain_valid(tmp_path):
+    """Model files contain fingerprints; another length or digest would match no image."""
+    (tmp_path / "image").write_bytes(b"pixels")
+    assert fingerprint(tmp_path / "image") == "48f0710f478fdcef"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"previous": 0.25, "value": 0.5}, "set manually from 0.25 to 0.5"),
+        ({"previous": None, "value": 0.5}, "set manually"),
+        ({"previous": 0.25, "value": None, "shift": 0.5}, "set manually, scores moved by -0.5"),
+    ],
+)
+def test_description_of_a_change_omits_unknown_values(values, text):
+    record = add_change({}, "manual", **values)
+    assert describe_tuning(record).startswith(f"{text}, images not recorded (")

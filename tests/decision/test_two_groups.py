@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import gaussian_kde
 
 from histodict.decision import threshold as two_groups
 from histodict.decision.calibration import ScoreCombination
-from histodict.decision.threshold import ERROR_RATE, is_bimodal
+from histodict.decision.threshold import SIGNIFICANCE_LEVEL, is_bimodal
 
 N_SETS = 200
 
@@ -39,7 +40,9 @@ def rate(draw, n_images):
     ids=["normal", "heavy tails", "skewed", "few wrong patches", "ten patches", "any number"],
 )
 def test_unimodal_scores_are_called_bimodal_at_the_stated_rate(draw, n_images):
-    allowed = ERROR_RATE + 3 * np.sqrt(ERROR_RATE * (1 - ERROR_RATE) / N_SETS)
+    allowed = SIGNIFICANCE_LEVEL + 3 * np.sqrt(
+        SIGNIFICANCE_LEVEL * (1 - SIGNIFICANCE_LEVEL) / N_SETS
+    )
     assert rate(draw, n_images) <= allowed
 
 
@@ -83,7 +86,7 @@ def ensemble_scores(rng, truth, spread):
 
 def test_wide_group_of_ensemble_scores_is_unimodal():
     """Compressed scores accumulate at both ends."""
-    for bounded, error_rate in ((True, None), (False, 1.6 * ERROR_RATE)):
+    for bounded, error_rate in ((True, None), (False, 1.6 * SIGNIFICANCE_LEVEL)):
 
         def draw(rng, n, bounded=bounded):
             scores, uncompressed = ensemble_scores(rng, np.zeros(n), 1.2)
@@ -98,3 +101,39 @@ def test_two_groups_of_ensemble_scores_are_detected():
         return ensemble_scores(rng, np.where(np.arange(n) % 2, 1.2, -1.2), 0.4)[1]
 
     assert rate(draw, 40) >= 0.9
+
+
+# --- statistic ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_outliers", "distance"), [(0, 0), (2, 8), (4, 20), (6, 45)])
+def test_statistic_of_two_points_is_half_their_distance(n_outliers, distance):
+    """An equal mixture of two normal densities is bimodal if their means differ by more than 2σ.
+
+    Few outliers change the standard deviation, in units of which t is stated, but form no group.
+    """
+    outliers = distance * np.where(np.arange(n_outliers) % 2, 1.0, -1.0)
+    scores = np.concatenate([np.repeat([-1.0, 1.0], (120 - n_outliers) // 2), outliers])
+    expected = 1 / scores.std()
+    (width,) = two_groups._closing_widths(scores[None])
+    # The widths have ratios of 0.95, and the bins 0.04 standard deviations.
+    assert 0.92 * expected < width < 1.03 * expected
+
+
+def test_smoothed_histogram_is_a_kernel_density(rng):
+    """The values at the bin centres are those of SciPy, with outliers in the border bins."""
+    sets = rng.gumbel(size=(4, 60))
+    sets[2:, 0] = -30, 30
+    centred = sets - np.median(sets, axis=1, keepdims=True)
+    standardised = np.clip(centred / sets.std(axis=1, keepdims=True), -5, 5)
+    counts = two_groups._histograms(sets)
+    n_bins = counts.shape[1]
+    for scores, found in zip(standardised, counts, strict=True):
+        expected = np.histogram(scores, n_bins, (-5, 5))[0] / len(scores)
+        np.testing.assert_allclose(found, expected)
+        for width in (0.3, 1.0):
+            density = gaussian_kde(scores, width / scores.std(ddof=1))
+            centres = np.linspace(-5, 5, n_bins)
+            smoothed = found @ two_groups._smoothing_matrix(width) / width / np.sqrt(2 * np.pi)
+            np.testing.assert_allclose(smoothed, density(centres), atol=0.02)
+    assert counts[:, 0].any() and counts[:, -1].any()

@@ -9,9 +9,9 @@ from sklearn.cluster import KMeans
 from histodict.decision.calibration import ScoreCombination
 from histodict.decision.threshold import (
     ThresholdAdaptation,
+    adapted_threshold,
     is_bimodal,
     two_means_midpoint,
-    unlabelled_threshold,
 )
 from histodict.models import EnsembleClassifier
 from histodict.models.recipe import preset
@@ -28,7 +28,7 @@ def test_two_means_follows_shift_and_scale(rng):
     scores = rng.normal(size=30)
     assert two_means_midpoint(scores + 5) == pytest.approx(two_means_midpoint(scores) + 5)
     assert two_means_midpoint(3 * scores) == pytest.approx(3 * two_means_midpoint(scores))
-    assert unlabelled_threshold(scores + 5) == pytest.approx(two_means_midpoint(scores) / 2 + 2.5)
+    assert adapted_threshold(scores + 5) == pytest.approx(two_means_midpoint(scores) / 2 + 2.5)
 
 
 def test_shift_of_all_scores_is_corrected(rng):
@@ -36,24 +36,24 @@ def test_shift_of_all_scores_is_corrected(rng):
     scores = 4.0 * labels - 2 + rng.normal(0, 0.6, 80)
     shifted = scores + 2.2
     assert np.mean((shifted > 0) == labels) < 0.9
-    assert np.mean((shifted > unlabelled_threshold(shifted)) == labels) > 0.95
+    assert np.mean((shifted > adapted_threshold(shifted)) == labels) > 0.95
     alone = scores[labels == 1]
-    assert np.mean(alone > unlabelled_threshold(alone)) > 0.9
+    assert np.mean(alone > adapted_threshold(alone)) > 0.9
 
 
 def test_too_few_images_are_refused():
     with pytest.raises(ValueError, match="at least 10"):
-        unlabelled_threshold(np.arange(9.0))
-    assert unlabelled_threshold(np.zeros(10)) == 0
+        adapted_threshold(np.arange(9.0))
+    assert adapted_threshold(np.zeros(10)) == 0
 
 
 def test_adaptation_counts_changed_images_and_groups(rng):
     scores = np.concatenate([rng.normal(-1, 0.3, 20), rng.normal(2, 0.3, 30)])
     moved = ThresholdAdaptation.from_scores(
-        [*scores, np.nan], unlabelled_threshold(scores)
+        [*scores, np.nan], adapted_threshold(scores)
     )  # one image is background
     assert moved.groups == (20, 30) and not moved.has_small_group
-    threshold = unlabelled_threshold(scores)
+    threshold = adapted_threshold(scores)
     between = (scores > 0) & (scores <= threshold)
     assert moved.n_moved == between.sum()
     assert ThresholdAdaptation.from_scores([-1.0, 0.4, 0.6, 3.0], 0.5) == ThresholdAdaptation(

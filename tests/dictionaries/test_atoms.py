@@ -57,6 +57,12 @@ def test_unused_atoms_are_replaced_by_new_directions(rng):
     np.testing.assert_allclose(new[[2, 4]], np.eye(20)[:2])
 
 
+def test_single_candidate_replaces_an_unused_atom(rng):
+    D, Y = gaussian(rng, 3, 1, 20)
+    new = replace_unused_atoms(D, np.array([2, 0, 0]), Y)
+    np.testing.assert_allclose(new, np.stack([D[0], normalize(Y)[0], D[2]]))
+
+
 def test_nothing_is_replaced_without_need_or_candidates(rng):
     D, Y = gaussian(rng, 6, 4, 20)
     np.testing.assert_array_equal(replace_unused_atoms(D, np.ones(6), Y), D)

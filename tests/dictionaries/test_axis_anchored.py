@@ -92,7 +92,7 @@ def test_stronger_pull_keeps_atoms_nearer_to_their_axes(planted):
     near = []
     for pull in (0.01, 0.5, 1e4):
         trained = learn_axis_anchored(
-            Y, patients, 20, np.random.default_rng(0), pull=pull, n_jobs=1
+            Y, patients, 20, np.random.default_rng(0), anchor_weight=pull, n_jobs=1
         )
         near.append(np.abs(trained.atoms[np.arange(20), trained.axes]).mean())
     assert near[0] < near[1] < near[2]
@@ -106,7 +106,7 @@ def test_zero_pull_equals_online_learning(planted):
         continue_online(
             start, Y, 0.1, n_epochs=2, n_jobs=1, backend="cpu", on_batch=lambda: None, **options
         ).atoms
-        for options in ({}, {"pull": 0.0})
+        for options in ({}, {"anchor_weight": 0.0})
     ]
     assert np.array_equal(*made)
 

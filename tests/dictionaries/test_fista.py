@@ -138,7 +138,7 @@ def test_same_bits_for_any_number_of_threads(rng, dtype):
     one, two = (lasso_by_fista(D, Y, 0.05, 20, n, [100, 2400]) for n in (1, 2))
     assert one.S.dtype == dtype
     np.testing.assert_array_equal(one.S, two.S)
-    for a, b in zip(one.sums(Y), two.sums(Y), strict=True):
+    for a, b in zip(one.compute_sums(Y), two.compute_sums(Y), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -147,12 +147,12 @@ def test_sums_and_means(rng):
     _, Y = gaussian(rng, 6, sum(sizes), 5)
     codes = FistaCodes(sizes, 6, Y.dtype, 2)
     codes.S[:] = rng.standard_normal(codes.S.shape)
-    E, F, l1 = codes.sums(Y)
+    E, F, l1 = codes.compute_sums(Y)
     np.testing.assert_allclose(E, codes.S.T @ Y)
     np.testing.assert_allclose(F, codes.S.T @ codes.S)
     assert l1 == pytest.approx(np.abs(codes.S).sum())
     before = codes.S.copy()
-    weighted, _, _ = codes.sums(Y, lambda S, group: S * (group + 1))
+    weighted, _, _ = codes.compute_sums(Y, lambda S, group: S * (group + 1))
     factors = np.repeat([1, 2, 3], sizes)[:, None]
     np.testing.assert_allclose(weighted, (factors * codes.S).T @ Y)
     np.testing.assert_array_equal(codes.S, before)

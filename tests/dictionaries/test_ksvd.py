@@ -5,7 +5,7 @@ import pytest
 from sklearn.decomposition import MiniBatchDictionaryLearning
 
 from histodict.dictionaries.atoms import initial_atoms
-from histodict.dictionaries.ksvd import learn_ksvd, update_pairs
+from histodict.dictionaries.ksvd import learn_ksvd, update_atoms_and_codes
 from histodict.kernels import encode_omp
 from tests.problems import coherent, gaussian, planted, unit_rows
 
@@ -59,7 +59,7 @@ def test_update_equals_explicit_residuals_and_singular_vectors(
     D, Y = problem(rng, n_atoms, n_samples, n_features)
     S = encode_omp(D, Y, n_nonzero)
     before = D.copy(), S.toarray()
-    new_D, new_S = update_pairs(Y, D, S, exact=exact)
+    new_D, new_S = update_atoms_and_codes(Y, D, S, exact=exact)
     expected_D, expected_S = slow_update(Y, D, S, exact)
     np.testing.assert_allclose(new_D, expected_D, atol=1e-7)
     np.testing.assert_allclose(new_S.toarray(), expected_S, atol=1e-7)
@@ -75,7 +75,7 @@ def test_update_never_increases_the_objective_and_keeps_the_support(rng, problem
     errors = [squared_error(Y, D, S)]
     pattern = S.toarray() != 0
     for _ in range(8):
-        D, S = update_pairs(Y, D, S, exact=exact)
+        D, S = update_atoms_and_codes(Y, D, S, exact=exact)
         errors.append(squared_error(Y, D, S))
         np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1)
         assert not S.toarray()[~pattern].any()

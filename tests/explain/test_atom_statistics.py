@@ -14,7 +14,7 @@ from histodict.datasets.manifest import ImageRecord, read_manifest
 from histodict.decision.atom_annotations import (
     AtomAnnotations,
     atom_labels,
-    check_notes,
+    check_atom_annotations,
     parse_atom_selector,
 )
 from histodict.explain.atom_statistics import compute_atom_statistics, measure_stability
@@ -191,7 +191,7 @@ SMALL = Recipe(
 def test_stability_is_1_for_the_same_training_and_lower_for_others(manifest):
     model = TissueClassifier(SMALL).fit(manifest)
     same = measure_stability(model, manifest, 1, lambda seed, images: model)
-    np.testing.assert_allclose(same.seeds, 1, atol=1e-6)
+    np.testing.assert_allclose(same.other_seeds, 1, atol=1e-6)
     assert same.matched_halves == pytest.approx(1)
     requested = []
 
@@ -202,8 +202,10 @@ def test_stability_is_1_for_the_same_training_and_lower_for_others(manifest):
     other = measure_stability(model, manifest, 2, train)
     assert {seed for seed, _ in requested} == {0, 1, 2}
     assert min(n for _, n in requested) < len(manifest.records)
-    assert 0.2 < other.matched_seeds < 1 and (other.seeds >= 0).all()
-    assert other.halves.shape == (12,) and other.seeds.mean() >= other.matched_seeds - 1e-9
+    assert 0.2 < other.matched_other_seeds < 1 and (other.other_seeds >= 0).all()
+    assert (
+        other.halves.shape == (12,) and other.other_seeds.mean() >= other.matched_other_seeds - 1e-9
+    )
 
 
 def test_projected_atoms_are_compared_in_the_original_space(manifest):
@@ -214,7 +216,7 @@ def test_projected_atoms_are_compared_in_the_original_space(manifest):
     same = measure_stability(
         model, manifest, 1, lambda seed, images: TissueClassifier(recipe).fit(manifest)
     )
-    np.testing.assert_allclose(same.seeds, 1, atol=1e-5)
+    np.testing.assert_allclose(same.other_seeds, 1, atol=1e-5)
 
 
 # --- annotations --------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def test_projected_atoms_are_compared_in_the_original_space(manifest):
 def test_atoms_are_selected_by_class_and_number_or_by_name():
     labels = atom_labels(np.array([0, 1, 1]), ["a, b", "c:d"])
     assert labels == ["a, b:1", "c:d:1", "c:d:2"]
-    notes = AtomAnnotations().changed([1, 2], name="fat, lots")
+    notes = AtomAnnotations().with_changes([1, 2], name="fat, lots")
     assert parse_atom_selector("c:d:2", labels, notes) == [2]
     assert parse_atom_selector("fat, lots", labels, notes) == [1, 2]
     assert parse_atom_selector("c:d:1, c:d:2", labels, notes) == [1, 2]
@@ -232,12 +234,12 @@ def test_atoms_are_selected_by_class_and_number_or_by_name():
 
 
 def test_annotations_are_dated_and_removed_if_empty():
-    notes = AtomAnnotations().changed([3], name="fat", disabled=True)
+    notes = AtomAnnotations().with_changes([3], name="fat", disabled=True)
     (note,) = notes.to_list()
     assert note["atom"] == 3 and len(note["date"]) == 10
-    check_notes(notes.to_list())
+    check_atom_annotations(notes.to_list())
     assert AtomAnnotations.from_list(notes.to_list()) == notes
-    assert not notes.changed([3], name="", disabled=False)
+    assert not notes.with_changes([3], name="", disabled=False)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +256,10 @@ def test_annotations_are_dated_and_removed_if_empty():
     ],
 )
 def test_invalid_annotation_is_refused(change):
-    (note,) = AtomAnnotations().changed([3], name="fat").to_list()
+    (note,) = AtomAnnotations().with_changes([3], name="fat").to_list()
     with pytest.raises(ValueError):
-        check_notes([note | change])
+        check_atom_annotations([note | change])
     with pytest.raises(ValueError, match="one annotation"):
-        check_notes([note, note])
+        check_atom_annotations([note, note])
     with pytest.raises(ValueError):
-        check_notes({})
+        check_atom_annotations({})

@@ -71,14 +71,15 @@ def test_contributions_add_up_to_the_score_of_every_model(models, manifest, kind
     model = models(kind)
     path = manifest.records[-1].path
     explanation = model.explain(path)
-    total = explanation.constant + sum(part.contribution for part in explanation.parts)
+    total = explanation.constant + sum(part.contribution for part in explanation.contributions)
     np.testing.assert_allclose(total, explanation.scores, atol=1e-6, rtol=0)
     prediction = model.predict_one(path)
     if kind != "regions":
         assert explanation.scores.tolist() == list(prediction.scores)
     again = load(model.save(tmp_path / "m.histodict")).explain(path)
     np.testing.assert_allclose(
-        [p.contribution for p in again.parts], [p.contribution for p in explanation.parts]
+        [p.contribution for p in again.contributions],
+        [p.contribution for p in explanation.contributions],
     )
     assert again.summary() == explanation.summary()
 
@@ -98,7 +99,7 @@ def test_constant_of_proportions_has_the_abstaining_patches(models, manifest):
     explanation = model.explain(manifest.records[0].path)
     np.testing.assert_allclose(explanation.constant, model.aggregator_.bias, atol=1e-3)
     weight = model.aggregator_.weights[0, 0]
-    shares = np.array([part.contribution[0] / weight for part in explanation.parts])
+    shares = np.array([part.contribution[0] / weight for part in explanation.contributions])
     assert (shares >= -1e-9).all() and shares.sum() == pytest.approx(
         model.predict_one(manifest.records[0].path).proportions[model.classes_[1]], abs=1e-6
     )
@@ -123,7 +124,7 @@ def test_usage_is_the_share_of_patches_and_agrees_with_positions(models, manifes
     model.with_recorders([recorder]).predict_one(path)
     shares = np.mean(np.concatenate([codes.toarray() != 0 for codes in used]), axis=0)
     explanation = model.explain(path)
-    by_name = {part.name: part for part in explanation.parts}
+    by_name = {part.name: part for part in explanation.contributions}
     first = f"{model.classes_[0]}:1"
     assert by_name[first].usage == pytest.approx(shares[0])
     assert np.nanmax(by_name[first].usage_map) > 0
@@ -143,13 +144,13 @@ def test_summary_names_reasons_and_required_change(models, manifest):
     model = models("margin")
     explanation = model.explain(manifest.records[-1].path)
     assert explanation.summary().startswith(explanation.label)
-    runner_up = model.classes_[explanation.rival]
+    runner_up = model.classes_[explanation.runner_up]
     assert f"({runner_up} training patches: " in explanation.summary()
-    if explanation.changes is not None:
+    if explanation.counterfactual is not None:
         left = explanation.margin_to_runner_up(explanation.scores) - sum(
-            map(explanation.excess_over_reference, explanation.changes)
+            map(explanation.excess_over_reference, explanation.counterfactual)
         )
-        assert left < 0 <= left + explanation.excess_over_reference(explanation.changes[-1])
+        assert left < 0 <= left + explanation.excess_over_reference(explanation.counterfactual[-1])
         assert runner_up in explanation.describe_change()
     row = explanation.to_dict()["concepts"][0]
     assert row["name"] in explanation.summary() or row["difference"] < 0
@@ -219,7 +220,7 @@ def test_summary_states_reasons_only_if_they_explain_half_of_the_difference():
 @pytest.mark.parametrize("n_shown", [0, 2, 9])
 def test_sums_add_up_to_the_score(n_shown):
     explanation = _make_explanation([0.6, -0.1, 0.1, 0.2], score=1.3)
-    *rows, (name, *total) = explanation.sums(n_shown)
+    *rows, (name, *total) = explanation.sum_rows(n_shown)
     assert name == "score" and total[0] == pytest.approx(1.3)
     np.testing.assert_allclose(np.sum([row[1:] for row in rows], axis=0), total)
     for _, contribution, reference, difference in rows:
@@ -230,7 +231,7 @@ def test_sums_add_up_to_the_score(n_shown):
 @pytest.mark.parametrize("kind", ["margin", "codes", "ensemble", "regions"])
 def test_sums_of_fitted_models_add_up(models, manifest, kind):
     explanation = models(kind).explain(manifest.records[-1].path)
-    *rows, (_, *total) = explanation.sums(3)
+    *rows, (_, *total) = explanation.sum_rows(3)
     np.testing.assert_allclose(np.sum([row[1:] for row in rows], axis=0), total, atol=1e-9)
     assert total[0] == pytest.approx(explanation.margin_to_runner_up(explanation.scores))
 
@@ -254,7 +255,9 @@ def test_change_is_only_stated_if_it_leads_to_the_named_class():
         parts,
         False,
     )
-    assert explanation.rival == 2 and [part.name for part in explanation.changes] == ["p"]
+    assert explanation.runner_up == 2 and [part.name for part in explanation.counterfactual] == [
+        "p"
+    ]
     parts[0] = ConceptContribution(
         "p", "a", np.array([0.8, -0.6, 0.0]), reference_contribution={"c": np.zeros(3)}
     )
@@ -266,14 +269,14 @@ def test_change_is_only_stated_if_it_leads_to_the_named_class():
         parts,
         False,
     )
-    assert other.changes is None  # b would then have 1.5
+    assert other.counterfactual is None  # b would then have 1.5
 
 
 def test_too_few_patches_for_a_region_are_reported(models, manifest):
     model = copy(models("regions"))
     model.min_patches_ = 10_000
     found = [model.explain(record.path) for record in manifest.records]
-    few = [explanation for explanation in found if explanation.is_too_few]
+    few = [explanation for explanation in found if explanation.has_too_few_patches]
     assert few
     for explanation in few:
         assert (
@@ -286,7 +289,7 @@ def test_too_few_patches_for_a_region_are_reported(models, manifest):
 def test_explaining_changes_nothing(models, manifest):
     model = models("regions")
     before = [part.margins.copy() for part in model.model_.class_reference_]
-    off = model.with_atom_annotations(AtomAnnotations().changed([0], disabled=True))
+    off = model.with_atom_annotations(AtomAnnotations().with_changes([0], disabled=True))
     off.explain(manifest.records[0].path)
     for was, part in zip(before, model.model_.class_reference_, strict=True):
         np.testing.assert_array_equal(part.margins, was)
@@ -298,14 +301,14 @@ def test_explaining_changes_nothing(models, manifest):
 def test_atoms_of_one_name_form_one_concept(models, manifest):
     model = models("margin")
     path = manifest.records[-1].path
-    before = {part.name: part for part in model.explain(path).parts}
+    before = {part.name: part for part in model.explain(path).contributions}
     used = [name for name in before if name.startswith(f"{model.classes_[1]}:")][:2]
     places = [12 + int(name.rpartition(":")[2]) - 1 for name in used]
     named = model.with_atom_annotations(
-        AtomAnnotations().changed(places, name="dark nuclei", group="nuclei")
+        AtomAnnotations().with_changes(places, name="dark nuclei", group="nuclei")
     )
     explanation = named.explain(path)
-    merged = next(part for part in explanation.parts if part.name == "dark nuclei")
+    merged = next(part for part in explanation.contributions if part.name == "dark nuclei")
     np.testing.assert_allclose(merged.contribution, sum(before[name].contribution for name in used))
     assert merged.group == "nuclei" and merged.class_name == model.classes_[1]
     assert explanation.scores.tolist() == model.explain(path).scores.tolist()
@@ -317,7 +320,7 @@ def test_disabled_atoms_equal_a_model_without_them(models, manifest, kind, tmp_p
     model = models(kind)
     off = [0, 3, 14]
     path = manifest.records[-1].path
-    switched = model.with_atom_annotations(AtomAnnotations().changed(off, disabled=True))
+    switched = model.with_atom_annotations(AtomAnnotations().with_changes(off, disabled=True))
     without = _reduced(model, off)
     found, expected = switched.predict_one(path), without.predict_one(path)
     assert found.row() == expected.row()
@@ -370,13 +373,13 @@ def _reduced(model, off):
 def test_every_class_keeps_an_atom_and_unknown_atoms_are_refused(models):
     model = models("margin")
     with pytest.raises(ValueError, match="at least one enabled atom"):
-        model.with_atom_annotations(AtomAnnotations().changed(range(12), disabled=True))
+        model.with_atom_annotations(AtomAnnotations().with_changes(range(12), disabled=True))
     with pytest.raises(ValueError, match="there is no atom 99"):
-        model.with_atom_annotations(AtomAnnotations().changed([99], name="x"))
+        model.with_atom_annotations(AtomAnnotations().with_changes([99], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
-        models("logistic").with_atom_annotations(AtomAnnotations().changed([0], name="x"))
+        models("logistic").with_atom_annotations(AtomAnnotations().with_changes([0], name="x"))
     with pytest.raises(ValueError, match="no atoms"):
-        models("whole").with_atom_annotations(AtomAnnotations().changed([0], name="x"))
+        models("whole").with_atom_annotations(AtomAnnotations().with_changes([0], name="x"))
 
 
 def test_atoms_are_displayed_with_their_sign_of_use(models):
@@ -396,17 +399,21 @@ def test_member_contributions_add_up_and_their_concepts_have_unique_names(models
     model = models("ensemble")
     for record in manifest.records:
         explanation = model.explain(record.path)
-        assert [vote.member for vote in explanation.votes] == [0, 1]
-        total = sum(vote.contribution for vote in explanation.votes) + model.combination_.offset
+        assert [vote.member for vote in explanation.member_contributions] == [0, 1]
+        total = (
+            sum(vote.contribution for vote in explanation.member_contributions)
+            + model.combination_.offset
+        )
         np.testing.assert_allclose(total, explanation.scores, rtol=1e-6)
         names = [row["name"] for row in explanation.to_dict()["concepts"]]
         assert len(set(names)) == len(names)
         assert all(name.startswith(("base model 1: ", "base model 2: ")) for name in names)
         n_agree = sum(
-            explanation.margin_to_runner_up(vote.contribution) > 0 for vote in explanation.votes
+            explanation.margin_to_runner_up(vote.contribution) > 0
+            for vote in explanation.member_contributions
         )
         assert f"({n_agree} of 2 base models agree)" in explanation.summary()
-    assert models("margin").explain(manifest.records[0].path).votes == []
+    assert models("margin").explain(manifest.records[0].path).member_contributions == []
 
 
 def _make_ensemble_contributions(leads, parts, score=1.0, n_abstaining=0):
@@ -416,13 +423,22 @@ def _make_ensemble_contributions(leads, parts, score=1.0, n_abstaining=0):
     ]
     scores = np.array([score])
     prediction = SimpleNamespace(label="b", top_label="b", path="x", n_abstaining=n_abstaining)
-    return Explanation(prediction, ("a", "b"), scores, scores, parts, votes=votes)
+    return Explanation(prediction, ("a", "b"), scores, scores, parts, member_contributions=votes)
 
 
 def test_summary_counts_agreeing_and_abstaining_members():
-    whole_image = ConceptContribution("lbp-colour", "", np.array([0.9]), member=1, of_ensemble=True)
+    whole_image = ConceptContribution(
+        "lbp-colour", "", np.array([0.9]), member=1, is_ensemble_member=True
+    )
     used = ConceptContribution(
-        "b:3", "b", np.array([0.4]), 0.2, {"a": 0.1}, {"a": np.zeros(1)}, member=0, of_ensemble=True
+        "b:3",
+        "b",
+        np.array([0.4]),
+        0.2,
+        {"a": 0.1},
+        {"a": np.zeros(1)},
+        member=0,
+        is_ensemble_member=True,
     )
     explanation = _make_ensemble_contributions([0.4, 0.9], [whole_image, used])
     assert explanation.summary() == (
@@ -451,7 +467,9 @@ def test_member_of_three_classes_agrees_with_the_same_prediction():
     ]
     scores = np.array([1.5, 1.0, 0.5])
     prediction = SimpleNamespace(label="a", top_label="a", path="x")
-    explanation = Explanation(prediction, ("a", "b", "c"), scores, scores, [], votes=votes)
+    explanation = Explanation(
+        prediction, ("a", "b", "c"), scores, scores, [], member_contributions=votes
+    )
     assert explanation.summary() == "a (1 of 2 base models agree)."
 
 

@@ -93,6 +93,16 @@ def test_atoms_do_not_depend_on_the_scale_of_the_sums(rng, dtype):
     np.testing.assert_allclose(np.linalg.norm(mixed, axis=1), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("exponent", [0, 70])
+def test_atom_with_an_update_of_rounding_errors_is_unchanged(exponent):
+    """With one atom and E = 0 the update is (F − F)·d = 0, in single precision only rounding."""
+    angles = np.linspace(0.001, 1.5, 40)
+    for d in np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32):
+        F = np.full((1, 1), 0.7 * 2.0**exponent, np.float32)
+        new = update_atoms(d[None], np.zeros((1, 2), np.float32), F)
+        np.testing.assert_array_equal(new[0], d)
+
+
 def test_overflowed_sums_are_refused(rng):
     D, E = gaussian(rng, 4, 4, 5, np.float32)
     E[1, 2] = np.inf

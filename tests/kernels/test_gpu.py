@@ -37,7 +37,7 @@ def device(request, monkeypatch):
     """The device used by backend="cuda"."""
     monkeypatch.setenv("HISTODICT_DEVICE", request.param)
     if request.param == "cpu":
-        monkeypatch.setattr(cuda, "_algorithms", lambda: (omp, lasso, atoms))
+        monkeypatch.setattr(cuda, "_load_kernels", lambda: (omp, lasso, atoms))
     return request.param
 
 

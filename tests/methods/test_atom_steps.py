@@ -168,7 +168,7 @@ def test_increasing_step_is_rejected_and_the_next_one_shorter(rng):
 
     step = TangentStep(D)
     for objective in (3.0, 2.0, 2.5, 2.2, 1.9):
-        step.step(sums_with(objective, D), update, last=False)
+        step.step(sums_with(objective, D), update, is_last=False)
     assert step.objective == [3.0, 2.0, 2.0, 2.0, 1.9]
     assert [replace for _, replace, _ in calls] == [True, True, False, False, True]
     pulls = [pull for *_, pull in calls]
@@ -176,14 +176,14 @@ def test_increasing_step_is_rejected_and_the_next_one_shorter(rng):
     starts = [start for start, *_ in calls]
     assert starts[1] is starts[2] is starts[3]
     np.testing.assert_allclose(starts[4], unit_rows(starts[1] + 1))
-    step.step(sums_with(2.0, D), update, last=True)
+    step.step(sums_with(2.0, D), update, is_last=True)
     assert len(calls) == 5 and step.objective[-1] == 1.9
 
 
 def flatness_after(objectives, D, tol):
     step = TangentStep(D)
     for objective in objectives:
-        step.step(sums_with(objective, D), lambda D, sums, replace: D, last=False)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D, is_last=False)
     return step.has_converged(tol)
 
 
@@ -203,7 +203,7 @@ def test_pull_stays_finite(rng):
     D = unit_rows(rng.standard_normal((4, 5))).astype(np.float32)
     step = TangentStep(D)
     for objective in (1.0, *[2.0] * 300):
-        step.step(sums_with(objective, D), lambda D, sums, replace: D, last=False)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D, is_last=False)
     assert np.isfinite(step.linearized_statistics().E.astype(np.float32)).all()
 
 
@@ -211,7 +211,7 @@ def test_published_step_accepts_every_step(rng):
     D = unit_rows(rng.standard_normal((4, 5)))
     step = PublishedStep(D)
     for objective in (1.0, 2.0):
-        step.step(sums_with(objective, D), lambda D, sums, replace: D + 1, last=False)
+        step.step(sums_with(objective, D), lambda D, sums, replace: D + 1, is_last=False)
     assert step.objective == [1.0, 2.0]
     np.testing.assert_allclose(step.atoms, D + 2)
 

@@ -8,7 +8,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.fista import FistaCodes
 from histodict.kernels import class_residuals, encode_lasso
-from histodict.methods.fddl import FDDL, class_blocks, coupling, curvature, double_own_class_columns
+from histodict.methods.fddl import (
+    FDDL,
+    class_blocks,
+    class_mean_coupling,
+    code_curvature,
+    double_own_class_columns,
+)
 from histodict.methods.odl import ODL
 from tests.gradients import finite_differences
 from tests.kernels import reference as slow
@@ -54,7 +60,11 @@ def gradient_of_codes(Y, labels, S, D, n_classes, weight):
         [double_own_class_columns(Y[labels == i] @ D.T, i, k) for i in range(n_classes)]
     )
     means = np.stack([S[labels == i].mean(axis=0) for i in range(n_classes)])
-    return S @ curvature(D, n_classes, weight) - B + (coupling(sizes, weight) @ means)[labels]
+    return (
+        S @ code_curvature(D, n_classes, weight)
+        - B
+        + (class_mean_coupling(sizes, weight) @ means)[labels]
+    )
 
 
 @pytest.fixture
@@ -109,7 +119,7 @@ def test_problem_of_the_codes_is_convex_and_its_step_is_safe(problem, weight):
     np.testing.assert_allclose(hessian, hessian.T, atol=1e-12)
     eigenvalues = np.linalg.eigvalsh(hessian)
     assert eigenvalues[0] > -1e-10
-    assert eigenvalues[-1] <= np.linalg.eigvalsh(curvature(D, 3, weight))[-1] + 1e-10
+    assert eigenvalues[-1] <= np.linalg.eigvalsh(code_curvature(D, 3, weight))[-1] + 1e-10
 
 
 def test_codes_without_fisher_criterion_are_lasso_codes(rng):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from histodict.dictionaries.ksvd import learn_ksvd, update_pairs
+from histodict.dictionaries.ksvd import learn_ksvd, update_atoms_and_codes
 from histodict.kernels import encode_omp
 from histodict.methods.lcksvd import LCKSVD
 from tests.kernels import reference as slow
@@ -111,7 +111,7 @@ def test_stacked_objective_never_increases_in_the_atom_update(rng):
     D = unit_rows(np.hstack([D, ridge(encode_omp(D, X, 4), H)]))
     for _ in range(5):
         S = encode_omp(D, rows, 4)
-        new_D, new_S = update_pairs(rows, D, S)
+        new_D, new_S = update_atoms_and_codes(rows, D, S)
         assert np.sum((rows - new_S @ new_D) ** 2) < np.sum((rows - S @ D) ** 2)
         D = new_D
     values = small(n_iter=20).fit(X, y).objective_

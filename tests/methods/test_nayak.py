@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from histodict.dictionaries.fista import FistaCodes
-from histodict.methods.nayak import EncoderStatistics, Nayak, coding_problem
+from histodict.methods.nayak import EncoderStatistics, Nayak, coding_matrices
 from tests.gradients import finite_differences
 from tests.problems import planted, unit_rows
 
@@ -42,7 +42,7 @@ def problem(rng):
 
 def test_gradient_of_the_codes(problem):
     Y, S, D, W = problem
-    H, P = coding_problem(D, W, 1.0)
+    H, P = coding_matrices(D, W, 1.0)
     expected = finite_differences(lambda T: smooth_part(Y, T, D, W, 0.0), S)
     np.testing.assert_allclose(S @ H - Y @ P, expected, atol=1e-7)
 
@@ -82,7 +82,7 @@ def test_exact_codes_are_the_minimisers(rng):
     X, y = classes_of_own_atoms(rng)
     model = small(encoder="exact", penalty=0.05).fit(X, y)
     S = model.encode(X)[0].toarray()
-    H, P = coding_problem(model.dictionary_, model.encoder_, 1.0)
+    H, P = coding_matrices(model.dictionary_, model.encoder_, 1.0)
     gradient = S @ H - X @ P
     used = S != 0
     assert used.any()

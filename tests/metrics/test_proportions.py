@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from histodict.metrics.intervals import mean_interval, proportion_interval
 
@@ -46,6 +47,17 @@ def test_intervals_have_the_stated_coverage(n_patients, rate, alike):
         assert 0 <= found.low <= found.value <= found.high <= 1
         stored.append(found.low <= rate <= found.high)
     assert np.mean(stored) > 0.9
+
+
+@pytest.mark.parametrize(("n", "n_right"), [(5, 1), (20, 13), (40, 39)])
+def test_limits_are_the_roots_of_the_wilson_equation(n, n_right):
+    """(p − x)² = q·x(1 − x), with q = t²/(n − 1) for one image per patient."""
+    found = proportion_interval(
+        np.arange(n) < n_right, [str(patient) for patient in range(n)], level=0.9
+    )
+    q, p = t.ppf(0.95, n - 1) ** 2 / (n - 1), n_right / n
+    roots = np.sort(np.roots([1 + q, -(2 * p + q), p**2]))
+    np.testing.assert_allclose((found.low, found.high), roots)
 
 
 def test_mean_of_two_has_a_narrower_interval():

@@ -88,6 +88,18 @@ def test_share_is_computed_between_groups_within_a_class():
     np.testing.assert_allclose(swapped.variance_fractions, [1, 1, 0, 1, 1], atol=1e-12)
 
 
+def test_fraction_is_the_maximum_over_three_classes(rng):
+    classes, groups = np.repeat([0, 1, 2], 8), np.tile([0, 1], 12)
+    values = rng.random((24, 5))
+    expected = []
+    for index in range(3):
+        of_class = values[classes == index]
+        means = np.stack([of_class[groups[:8] == group].mean(axis=0) for group in (0, 1)])
+        expected.append(means.var(axis=0) / of_class.var(axis=0))
+    found = confounding_test([values], classes, groups, n_permutations=9)
+    np.testing.assert_allclose(found.variance_fractions, np.max(expected, axis=0))
+
+
 def test_planted_site_is_found_and_noise_is_not(rng):
     classes, groups = np.repeat([0, 1], 12), np.tile([0, 1], 12)
     values = rng.beta(3, 20, size=(24, 50))

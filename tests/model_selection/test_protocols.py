@@ -105,8 +105,8 @@ def test_repeats_differ():
 
 
 def test_split_by_image_is_recorded_and_even():
-    splits = k_folds(GLAS_SHAPED, 5, by="image")
-    assert {split.by for split in splits} == {"image"}
+    splits = k_folds(GLAS_SHAPED, 5, unit="image")
+    assert {split.unit for split in splits} == {"image"}
     for split in splits:
         labels = [GLAS_SHAPED.labels[place] for place in split.test]
         assert labels.count("benign") in (14, 15)
@@ -216,7 +216,7 @@ def test_predefined_split_with_shared_patients_needs_by_image():
         match=r"'predefined': patient '1' \(and \d+ more\) is in both training and test set",
     ):
         predefined_split(manifest)
-    assert predefined_split(manifest, by="image").splits[0].by == "image"
+    assert predefined_split(manifest, unit="image").splits[0].unit == "image"
 
 
 def test_official_split_of_glas_shares_patients(data_folder):
@@ -246,7 +246,10 @@ TRIANGLE = manifest_of({"1": (1, 1, 0), "2": (0, 1, 1), "3": (1, 0, 1)}, ("a", "
         (lambda: k_folds(GLAS_SHAPED, 1), "n_folds must be a whole number of at least 2"),
         (lambda: k_folds(GLAS_SHAPED, n_repeats=0), "n_repeats must be"),
         (lambda: k_folds(GLAS_SHAPED, random_state=-1), "random_state must be"),
-        (lambda: k_folds(GLAS_SHAPED, by="slide"), "by must be 'patient' or 'image', not 'slide'"),
+        (
+            lambda: k_folds(GLAS_SHAPED, unit="slide"),
+            "unit must be 'patient' or 'image', not 'slide'",
+        ),
         (lambda: k_folds(Manifest(())), "no images to split"),
         (lambda: k_folds(LONELY, 2), "'malignant' are of a single patient, '3', so the"),
         (lambda: k_folds(LONELY, 9), "'malignant' are of a single patient"),

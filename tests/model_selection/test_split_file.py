@@ -49,7 +49,7 @@ def in_folder(manifest: Manifest, root: Path) -> Manifest:
     [
         k_folds(MANIFEST, 5, n_repeats=2),
         learning_curve_splits(MANIFEST, (3, 5)),
-        k_folds(MANIFEST, by="image"),
+        k_folds(MANIFEST, unit="image"),
     ],
 )
 def test_written_splits_are_read(tmp_path, splits):

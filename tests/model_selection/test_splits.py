@@ -9,7 +9,7 @@ from histodict.model_selection.splits import (
     SplitError,
     check_patients_disjoint,
     check_splits,
-    cross_validated,
+    is_cross_validated,
 )
 from tests.model_selection.manifests import UCSB, manifest_of
 
@@ -35,7 +35,7 @@ def test_planted_leakage_is_named():
 def test_leakage_is_checked_unless_splitting_by_image():
     with pytest.raises(PatientLeakError, match="patient '2'"):
         check_splits(MANIFEST, [Split("bad", [0, 1, 2], [3, 4, 5])])
-    by_image = Split("said so", [0, 1, 2], [3, 4, 5], by="image")
+    by_image = Split("said so", [0, 1, 2], [3, 4, 5], unit="image")
     check_splits(MANIFEST, [by_image])
     with pytest.raises(PatientLeakError):  # with an explicit check, whatever `by` of the split
         check_patients_disjoint(MANIFEST, by_image)
@@ -68,8 +68,8 @@ def test_positions_beyond_the_manifest_are_refused():
 
 def test_cross_validated_detects_patients_in_training_and_test():
     manifest = manifest_of(UCSB)
-    assert cross_validated(manifest, k_folds(manifest, 3))
+    assert is_cross_validated(manifest, k_folds(manifest, 3))
     first = k_folds(manifest, 3).splits[0]
-    assert not cross_validated(manifest, [first, first])
-    by_image = Split("x", [0, 2], [1, 3], by="image")  # of the same patients
-    assert not cross_validated(MANIFEST, [by_image, by_image])
+    assert not is_cross_validated(manifest, [first, first])
+    by_image = Split("x", [0, 2], [1, 3], unit="image")  # of the same patients
+    assert not is_cross_validated(MANIFEST, [by_image, by_image])

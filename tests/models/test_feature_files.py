@@ -202,9 +202,11 @@ def test_reports_need_no_pixels(tissue, tmp_path):
     alone = replace(stored, records=tuple(replace(r, image=None) for r in stored.records))
     model = TissueClassifier(recipe("precomputed"), n_jobs=1).fit(alone)
     explanation = model.explain(alone.records[-1].path)
-    total = explanation.constant + sum(part.contribution for part in explanation.parts)
+    total = explanation.constant + sum(part.contribution for part in explanation.contributions)
     np.testing.assert_allclose(total, explanation.scores, atol=1e-6)
-    off = model.with_atom_annotations(AtomAnnotations().changed([0, 13], name="odd", disabled=True))
+    off = model.with_atom_annotations(
+        AtomAnnotations().with_changes([0, 13], name="odd", disabled=True)
+    )
     assert off.predict_one(alone.records[-1].path).scores != tuple(explanation.scores)
     found = collect_atom_report(off, alone, n_atoms=3)
     assert found.statistics[0].name == "odd" and found.statistics[0].fractions["healthy"] == 0

@@ -41,11 +41,11 @@ def test_named_concepts_are_stored_and_measured(patch_map, tmp_path, rng):
     found = replace(patch_map, concepts={"ä, b": used, "none": np.zeros((3, 4), bool)})
     found.save(tmp_path / "a.npz")
     again = PatchMap.load(tmp_path / "a.npz")
-    assert list(again.concepts) == ["ä, b", "none"] and patch_map.atom_usage == {}
+    assert list(again.concepts) == ["ä, b", "none"] and patch_map.concept_usage == {}
     np.testing.assert_array_equal(again.concepts["ä, b"], used)
-    assert found.atom_usage == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
+    assert found.concept_usage == {"ä, b": pytest.approx(used.sum() / found.n_patches), "none": 0}
     areas = [area for place in (0, 1) for area in found.areas(place)]
-    assert sum(a.n_patches * a.atom_usage["ä, b"] for a in areas) == pytest.approx(used.sum())
+    assert sum(a.n_patches * a.concept_usage["ä, b"] for a in areas) == pytest.approx(used.sum())
 
 
 def test_path_that_is_not_unicode_is_preserved(patch_map, tmp_path):

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from histodict.patches.grid import PatchGrid, extract_patches
-from histodict.patches.sampling import LocationConstraint, random_dihedral, sample_patches
+from histodict.patches.sampling import (
+    LocationConstraint,
+    rotate_and_mirror_randomly,
+    sample_patches,
+)
 from histodict.patches.vectors import PATCH_FEATURES, centred, channel_centred, rgb
 
 SIXTEEN = PatchGrid(1, 1, 16, 16, 1.0)  # patches 16 wide, unreduced
@@ -108,9 +112,9 @@ def test_sampling_ends_with_few_or_no_acceptable_patches(rng):
     assert len(sample_patches(image, 10, PatchGrid(1, 1, 60, 60, 1.0), rng, everything)) == 0
 
 
-def test_random_dihedral_gives_the_eight_symmetries(rng):
+def test_random_orientations_are_the_eight_symmetries(rng):
     patch = coordinates(5, 5)
-    turned = random_dihedral(np.repeat(patch[None], 400, axis=0), rng)
+    turned = rotate_and_mirror_randomly(np.repeat(patch[None], 400, axis=0), rng)
     assert len({t.tobytes() for t in turned}) == 8
     assert all(
         sorted(t.reshape(-1, 3).tolist()) == sorted(patch.reshape(-1, 3).tolist())

@@ -8,12 +8,12 @@ import pytest
 from histodict.patches.grid import (
     PatchGrid,
     block_means,
-    downsampled_context,
+    downsample_contexts,
     extract_patches,
     read_mirrored,
     read_with_context,
 )
-from histodict.patches.sampling import random_dihedral, sample_patches
+from histodict.patches.sampling import rotate_and_mirror_randomly, sample_patches
 from histodict.patches.vectors import centred, to_images
 
 
@@ -41,7 +41,7 @@ def read_pairs(grid, source, rows, columns, context):
     area, inner = read_with_context(grid, source, rows, columns, context)
     own = extract_patches(inner, grid.patch_px, grid.stride_px)
     every = np.ones((rows.stop - rows.start, columns.stop - columns.start), bool)
-    around = downsampled_context(area, grid.patch_px * context, grid.stride_px, context, every)
+    around = downsample_contexts(area, grid.patch_px * context, grid.stride_px, context, every)
     return np.stack([own, around], axis=1)
 
 
@@ -84,7 +84,7 @@ def test_samples_are_pairs_of_the_grid(image, rng):
     )
     assert synthetic.shape == (50, 2, 8, 8, 3)
     assert all(pair.tobytes() in grid_pairs for pair in synthetic)
-    turned = random_dihedral(synthetic, rng)
+    turned = rotate_and_mirror_randomly(synthetic, rng)
     for before, after in zip(synthetic, turned, strict=True):
         ways = [np.rot90(before, k, axes=(1, 2)) for k in range(4)]
         assert any(np.array_equal(after, w) or np.array_equal(after, w[:, :, ::-1]) for w in ways)

@@ -106,7 +106,7 @@ def test_report_shows_the_collected_data(model, manifest, tmp_path):
     assert page.count('class="atom-picture"') == 10
     names = [manifest.name(record) for record in manifest.records]
     titles = [
-        f"{names[found.gallery.images[patch]]}: {found.labels[patch]}, weight {weight:.2f}"
+        f"{names[found.sample.images[patch]]}: {found.labels[patch]}, weight {weight:.2f}"
         for line in lines
         for patch, weight in line.patches
     ]
@@ -173,11 +173,11 @@ def test_report_is_self_contained(model, manifest, tmp_path):
 
 def test_top_patches_are_at_most_two_per_image(model, manifest):
     found = collect_atom_report(model, manifest, n_atoms=3)
-    codes = np.abs(found.gallery.codes.toarray())
+    codes = np.abs(found.sample.codes.toarray())
     for use in found.classes:
         for line in use.atoms:
             weights = np.abs([weight for _, weight in line.patches])
-            images = found.gallery.images[[patch for patch, _ in line.patches]].tolist()
+            images = found.sample.images[[patch for patch, _ in line.patches]].tolist()
             assert weights[0] == codes[:, line.atom].max()
             assert (np.diff(weights) <= 0).all()
             assert all(images.count(image) <= 2 for image in images)

@@ -229,7 +229,7 @@ def test_background_is_a_separate_column(images, tmp_path):
 
 
 def test_split_by_image_is_warned_of(images, page, tmp_path):
-    splits = k_folds(images, 2, by="image")
+    splits = k_folds(images, 2, unit="image")
     loud = report(evaluate_planted(images, splits, tmp_path, {LBP: wrong_for("p0_1")}), tmp_path)
     sides = [[{images.patients[i] for i in side} for side in (s.train, s.test)] for s in splits]
     n_shared = len(set.union(*(train & test for train, test in sides)))

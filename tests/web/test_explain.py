@@ -70,8 +70,8 @@ def test_named_atoms_are_explained_by_name(model, manifest, gallery, patch_map):
             return explain(options, prepared, patch_map, gallery, row, column)["atoms"]
 
     first = explained(model)[0]["atom"]
-    named = model.with_atom_annotations(AtomAnnotations().changed([first], name="dark nuclei"))
+    named = model.with_atom_annotations(AtomAnnotations().with_changes([first], name="dark nuclei"))
     assert {line["name"] for line in explained(model)} == {""}
     assert {line["atom"]: line["name"] for line in explained(named)}[first] == "dark nuclei"
-    without = model.with_atom_annotations(AtomAnnotations().changed([first], disabled=True))
+    without = model.with_atom_annotations(AtomAnnotations().with_changes([first], disabled=True))
     assert first not in {line["atom"] for line in explained(without)}

@@ -16,7 +16,7 @@ pytest.importorskip("starlette.testclient", reason=MISSING)
 pytest.importorskip("uvicorn", reason=MISSING)
 
 from histodict.datasets.manifest import read_manifest
-from histodict.decision.threshold import NOTE
+from histodict.decision.threshold import TUNED_IMAGES_NOTE
 from histodict.models import load_model
 from histodict.models.model_file import read_header
 from histodict.utils.progress import no_callback
@@ -311,12 +311,12 @@ def test_metrics_at_a_moved_threshold_are_flagged_as_tuned(trained, tmp_path):
     client, _, job, _ = trained
     address = f"/api/jobs/{job.id}"
     plain = client.get(f"{address}/report.html").text
-    assert NOTE not in plain and "not used for training" in plain
+    assert TUNED_IMAGES_NOTE not in plain and "not used for training" in plain
     values = [row["value"] for row in job.results()["images"]]
     point = max(values) + 0.05
     text = client.get(f"{address}/report.html?point={point}").text
     tuned = text[text.index("At the threshold chosen on these images") :]
-    assert NOTE in tuned and "not used for training" not in tuned
+    assert TUNED_IMAGES_NOTE in tuned and "not used for training" not in tuned
     assert "not used for training" in text[: text.index("At the threshold chosen")]
     assert "set manually from" in text
     own = re.search(r"<b>([\d.]+)</b>balanced accuracy", plain)[1]

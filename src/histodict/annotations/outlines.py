@@ -244,7 +244,7 @@ class RunLengthMask:
                 parts.append((edges, weight if ring_index == 0 else -weight))
         positions = np.concatenate([np.empty(0, np.int64), *(e.ravel() for e, _ in parts)])
         signs = [np.repeat([weight, -weight], len(edges[0])) for edges, weight in parts]
-        starts, ends = _runs_inside(positions, np.concatenate([np.empty(0, np.int64), *signs]))
+        starts, ends = _find_inside_runs(positions, np.concatenate([np.empty(0, np.int64), *signs]))
         return cls(starts, ends, size)
 
     @property
@@ -328,7 +328,7 @@ class RunLengthMask:
 
     @cached_property
     def _cell_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Summed-area tables of the cells that overlap the region, and of the cells inside it.
+        """Summed-area tables of the grid cells that overlap the region, and of those inside it.
 
         Entry (i, j) is the number of such cells in the first i rows and j columns of cells.
         """
@@ -412,11 +412,11 @@ def _enclosed_runs(ring: Ring, size: tuple[int, int]) -> NDArray[np.int64]:
     x = x0[edge] + (row + 0.5 - y0[edge]) * slope[edge]
     column = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
     winding = np.where(y1 > y0, 1, -1)[edge]
-    starts, ends = _runs_inside(row * (width + 1) + column, winding, nonzero=True)
+    starts, ends = _find_inside_runs(row * (width + 1) + column, winding, nonzero=True)
     return np.stack([starts, ends])
 
 
-def _runs_inside(
+def _find_inside_runs(
     positions: NDArray[np.int64], changes: NDArray[np.int64], *, nonzero: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the starts and ends of the runs in which the cumulative sum of `changes` is positive.

@@ -68,7 +68,7 @@ _MODULES = {
 
 
 class LazyCommandGroup(TyperGroup):
-    """Command group that imports its commands at first use, and lists them in groups."""
+    """Command group that imports a command at first use, and lists the commands in sections."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -89,7 +89,7 @@ class LazyCommandGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, command and arguments; print one line and exit if it is unknown."""
+        """Return name, command and its arguments; print one line and exit for an unknown name."""
         if args[0] not in self.commands:
             exit_after_usage_error(ctx, describe_unknown("command", args[0], self.commands))
         return super().resolve_command(ctx, args)
@@ -131,7 +131,7 @@ class LazyCommandGroup(TyperGroup):
 
 
 def load_command_function(name: str) -> Callable[..., None]:
-    """Import and return the function of a command."""
+    """Import and return the function of the command with this name."""
     module = import_module(f".{_MODULES.get(name, name)}", __name__)
     return vars(module)[name]
 

@@ -104,7 +104,7 @@ def _learn_or_load(
 ) -> tuple[ConceptDictionary, ConceptUsage, bool]:
     """Return the concepts, their usage, and whether they are new.
 
-    They are loaded from the folder `output` if it has any; otherwise they are learned and stored
+    If the folder `output` contains concepts, they are loaded; otherwise they are learned and stored
     there.
     """
     from ..datasets.survey import check_files
@@ -142,9 +142,9 @@ def _write_tables(
 ) -> dict[str, Any]:
     """Write the tables of concepts, usage and predictions, and return statistics by name.
 
-    "recurrence" is the similarity of concepts from two halves of the patients. If images have
-    labels, there are three numbers of images: "labelled", "unseen" (tested without their patient)
-    and "leave_one_patient_out_accuracy" (correct among these).
+    "recurrence" is the mean similarity of concepts from two halves of the patients. If images have
+    labels, there are numbers of images: "labelled", "unseen" (predicted without training images of
+    their patient) and "leave_one_patient_out_accuracy" (correct among the unseen).
     """
     import numpy as np
 
@@ -154,9 +154,9 @@ def _write_tables(
     names = discovery.read_concept_names(output, len(dictionary.atoms))
     images, patients = discovery.image_names(source.records), source.patients
     rows = discovery.concept_rows(dictionary, usage, names, patients, images)
-    write_csv(output / discovery.TABLE, rows)
+    write_csv(output / discovery.CONCEPTS_TABLE, rows)
     usage_table = discovery.usage_rows(usage, names, patients, images)
-    write_csv(output / discovery.USAGE, source.restore_order(usage_table))
+    write_csv(output / discovery.USAGE_TABLE, source.restore_order(usage_table))
     recurrence = float(np.mean(dictionary.recurrence))
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
@@ -169,15 +169,15 @@ def _write_tables(
     labels = [record.label for record in source.records]
     if any(labels):
         _, predictions = discovery.concept_prediction_rows(usage, labels, images, names)
-        write_csv(output / discovery.PREDICTIONS, source.restore_order(predictions))
+        write_csv(output / discovery.PREDICTIONS_TABLE, source.restore_order(predictions))
         n_correct, n_tested = discovery.leave_one_patient_out_accuracy(usage, labels, patients)
         summary |= {
             "labelled": sum(map(bool, labels)),
             "unseen": n_tested,
             "leave_one_patient_out_accuracy": n_correct,
         }
-    elif (output / discovery.PREDICTIONS).exists():
-        warn(f"{output / discovery.PREDICTIONS} is unchanged, as no image has a label now")
+    elif (output / discovery.PREDICTIONS_TABLE).exists():
+        warn(f"{output / discovery.PREDICTIONS_TABLE} is unchanged, as no image has a label now")
     return summary
 
 

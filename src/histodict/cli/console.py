@@ -30,15 +30,15 @@ from ..utils.text_io import limit_lines, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-FAILURES = "failures.csv"  # table of the files that failed in the last run, in the results folder
-received_signals: list[int] = []  # an error after a signal is a consequence of it
+FAILURES_FILE = "failures.csv"  # table in the results folder: files that failed in the last run
+received_signals: list[int] = []  # numbers; errors after a signal are attributed to it
 
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print warnings and user errors on one line; exit with status 2 after an error.
+    """Context manager that prints warnings and errors on one line each.
 
-    After a signal, the error is raised unchanged.
+    After an error, it exits with status 2; if a signal caused the error, it raises it again.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -69,7 +69,7 @@ _resume_hint: list[str] = []  # empty, or the hint of `set_resume_hint`
 
 
 def reset_state() -> None:
-    """Clear the state of an earlier command; escape characters that stdout cannot encode."""
+    """Clear progress and hint of an earlier command; escape what stdout cannot encode."""
     _latest_progress.clear()
     _resume_hint.clear()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error by default
@@ -77,7 +77,7 @@ def reset_state() -> None:
 
 
 def set_resume_hint(reused_work: str = "finished images or runs") -> None:
-    """Set the hint for an interrupted command: if it is run again, it reuses `reused_work`."""
+    """Set the hint after an interruption: the same command, run again, reuses `reused_work`."""
     _resume_hint[:] = [f"it reuses {reused_work}"]
 
 
@@ -92,7 +92,7 @@ def progress_bars(weights: Mapping[str, float] | None = None) -> Iterator[Callba
 
     Parameters
     ----------
-    weights : relative duration of each stage, by its name and in order; None if unknown
+    weights : relative duration of each stage by its name, in order of execution; None if unknown
     """
     from ..utils.progress import progress_bar
 
@@ -130,7 +130,7 @@ def print_error(text: str) -> None:
     _write_line("[red]Error:[/]", text)
 
 
-def note_replaced(output: Path) -> None:
+def note_overwrite(output: Path) -> None:
     """Print a note if the output file exists and will be replaced."""
     if output.exists():
         warn(f"{output} exists and will be replaced if the command succeeds", "Note")
@@ -142,8 +142,8 @@ def check_html_file(output: Path) -> None:
         raise ValueError(f"--output {output}: the page is HTML; choose a name that ends in .html")
 
 
-def _format_warning(message: Warning | str, *location: Any, **more: Any) -> str:
-    """Format a warning on one line, without its source location, for `warnings`."""
+def _format_warning(message: Warning | str, *location: Any, **options: Any) -> str:
+    """Replace `warnings.formatwarning`: one line, without the source location."""
     return f"Warning: {printable(' '.join(str(message).split()))}\n"
 
 
@@ -171,7 +171,7 @@ def write_failures_and_exit(failures: Sequence[tuple[Path, str]], folder: Path) 
     """
     from ..utils.text_io import write_csv
 
-    table = folder / FAILURES
+    table = folder / FAILURES_FILE
     with report_errors():
         if failures:
             write_csv(table, failure_rows(failures))
@@ -236,7 +236,7 @@ _WARNING_FILTER = "ignore:resource_tracker:UserWarning"
 
 
 class CommandInterrupted(KeyboardInterrupt):
-    """Exception for a signal, raised in the main thread so that open resources are closed."""
+    """Exception that a signal raises in the main thread, so that open resources are closed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -244,7 +244,7 @@ class CommandInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Run the code of the context so that a signal ends the command.
+    """Context manager in which a signal ends the command, after one line of message.
 
     The exit status is 128 plus the number of the signal.
     """
@@ -290,7 +290,7 @@ def _raise_interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _skip_interruption(hook: Callable[[Any], Any], unraisable: Any) -> None:
-    """Call `hook` with an unraisable error; omit interruptions, which are reported elsewhere."""
+    """Pass an unraisable error to `hook`, except interruptions, which are reported elsewhere."""
     if not isinstance(unraisable.exc_value, CommandInterrupted):
         hook(unraisable)
 

@@ -11,14 +11,14 @@ import typer
 from ..utils.files import check_disk_space, check_writable_file
 from .console import (
     check_html_file,
-    note_replaced,
+    note_overwrite,
     print_json,
     print_table,
     progress_bars,
     report_errors,
     warn,
 )
-from .image_options import ImageOptions, RegionOfInterestOptions, warn_of_assumed_sizes
+from .image_options import ImageOptions, RegionOfInterestOptions, warn_of_unknown_input_pixel_sizes
 from .options import (
     INPUT,
     MODEL,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-# Approximate size of a page, and placeholders of values in the help.
+# Approximate size of an HTML page; placeholders for the values of options in the help.
 _PAGE_BYTES, _ASSIGNMENT, _SELECTION = 5 * 2**20, "ATOMS=TEXT", "ATOMS"
 
 
@@ -139,7 +139,7 @@ class EditOptions:
 
 @dataclass(frozen=True)
 class PreviewOptions:
-    """Images given with --show, and options for reading them and those of --refit-rule."""
+    """Images given with --show, and options for reading them and the images of --refit-rule."""
 
     show: Annotated[
         Path | None,
@@ -154,8 +154,8 @@ class PreviewOptions:
     allow_missing_chunks: AllowMissingOption = False
 
     @property
-    def needs_images(self) -> bool:
-        """Whether an option is set that only applies to images."""
+    def has_image_options(self) -> bool:
+        """Whether --features or --mpp is set, which apply only to images."""
         return self.features is not None or self.mpp is not None
 
     @property
@@ -198,12 +198,12 @@ def edit(
         labels = list_atom_labels(base_model, model.class_names_)
         notes = base_model.atom_annotations
         for atoms, values in changes.atom_changes(labels):
-            notes = notes.changed(parse_atom_selector(atoms, labels, notes), **values)
+            notes = notes.with_changes(parse_atom_selector(atoms, labels, notes), **values)
         changed = model.with_atom_annotations(notes, member - 1)
         is_changed = notes != base_model.atom_annotations or changes.refit_rule is not None
         if is_changed and output is None and preview.show is None:
             raise ValueError("give a file for the changed model with --output")
-        if preview.needs_images and preview.show is None and changes.refit_rule is None:
+        if preview.has_image_options and preview.show is None and changes.refit_rule is None:
             raise ValueError("--features and --mpp need --show or --refit-rule")
         records = preview.images.list_images() if preview.show else []
         if records and notes.disabled != base_model.atom_annotations.disabled:
@@ -211,7 +211,7 @@ def edit(
         if changes.refit_rule is not None:
             changed = _refit_decision_rule(changed, changes.refit_rule, preview, member - 1)
         if output is not None:
-            note_replaced(output)
+            note_overwrite(output)
             save_model(changed, output)
         rows = (
             _compare_predictions(model, changed, records, preview.images.pixel_size)
@@ -231,7 +231,7 @@ def edit(
 
 
 def list_atom_labels(pipeline: Any, classes: list[str]) -> list[str]:
-    """Return the label "CLASS:NUMBER" of every atom; raise ValueError for a model without atoms."""
+    """Return the label "CLASS:NUMBER" of every atom; raise ValueError if there are no atoms."""
     from ..decision.atom_annotations import atom_labels
 
     atoms = pipeline.atoms()
@@ -254,20 +254,20 @@ def _refit_decision_rule(model: Model, source: Path, preview: PreviewOptions, me
 
 
 def _compare_predictions(
-    before: Model, after: Model, records: list[ImageRecord], default_size: PixelSizeOption
+    model: Model, edited_model: Model, records: list[ImageRecord], size_option: PixelSizeOption
 ) -> list[dict[str, Any]]:
     """Return a row per image with the predictions of both models and the true class, if known."""
     rows: list[dict[str, Any]] = []
-    warn_of_assumed_sizes(before, records, default_size)
+    warn_of_unknown_input_pixel_sizes(model, records, size_option)
     with progress_bars() as callback:
         for record in records:
-            size = default_size.with_table_mpp(record.mpp)
+            size = size_option.with_table_mpp(record.mpp)
             arguments: dict[str, Any] = {
                 "mpp": size,
                 "callback": callback,
-                "within": record.region_of_interest,
+                "region_of_interest": record.region_of_interest,
             }
-            old, new = (m.predict_one(record.path, **arguments) for m in (before, after))
+            old, new = (m.predict_one(record.path, **arguments) for m in (model, edited_model))
             row = {"path": str(record.path), "before": old.row()["top_label"]}
             row |= {"score_before": old.row()["score"], "after": new.row()["top_label"]}
             row |= {"score_after": new.row()["score"], "truth": record.label or None}
@@ -275,12 +275,15 @@ def _compare_predictions(
     return rows
 
 
-def _annotation_rows(notes: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
-    return [{"label": labels[note["atom"]]} | note for note in notes.to_list()]
+def _annotation_rows(annotations: AtomAnnotations, labels: list[str]) -> list[dict[str, Any]]:
+    return [{"label": labels[note["atom"]]} | note for note in annotations.to_list()]
 
 
-def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]) -> None:
-    if notes:
+def _print_edits(
+    annotations: AtomAnnotations, labels: list[str], rows: list[dict[str, Any]]
+) -> None:
+    """Print a table of the annotated atoms and, if there are rows, a table of the predictions."""
+    if annotations:
         lines = [
             [
                 labels[note.atom],
@@ -289,7 +292,7 @@ def _print_edits(notes: AtomAnnotations, labels: list[str], rows: list[dict[str,
                 ", ".join(flag for flag in ("artefact", "disabled") if getattr(note, flag)),
                 note.date,
             ]
-            for note in notes.notes
+            for note in annotations.entries
         ]
         print_table(("atom", "name", "group", "status", "date"), lines)
     else:
@@ -369,7 +372,7 @@ def explain(
             check_disk_space(output, _PAGE_BYTES)
         model, size_option = model_options.load(jobs), images.pixel_size
         records = images.list_images()
-        warn_of_assumed_sizes(model, records, size_option)
+        warn_of_unknown_input_pixel_sizes(model, records, size_option)
         explanations = []
         with progress_bars() as callback:
             for record in records:
@@ -382,7 +385,7 @@ def explain(
                 )
                 explanations.append(explanation)
         if output is not None:
-            note_replaced(output)
+            note_overwrite(output)
             write_explanation_page(output, model, explanations, records, n_concepts=n_shown)
     if as_json:
         print_json({"images": [each.to_dict() for each in explanations]})
@@ -402,11 +405,11 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
     if change := explanation.describe_change():
         typer.echo(change)
     predicted = explanation.classes[explanation.predicted_class]
-    rival = explanation.classes[explanation.rival]
-    if explanation.votes:
+    rival = explanation.classes[explanation.runner_up]
+    if explanation.member_contributions:
         votes = [
             [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.contribution):+.3g}"]
-            for v in explanation.votes
+            for v in explanation.member_contributions
         ]
         print_table(("base model", "description", f"contribution to {predicted}"), votes)
     # Of two classes, the second is positive.
@@ -419,7 +422,7 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
         usage = "" if part.usage is None else percent(part.usage)
         numbers = [f"{x + 0.0:+.3g}" for x in (contribution, contribution - excess, excess)]
         rows.append([part.full_name, usage, part.describe_reference(rival), *numbers])
-    for name, *values in explanation.sums(n_shown):
+    for name, *values in explanation.sum_rows(n_shown):
         rows.append([name, "", "", *(f"{value:+.3g}" for value in values)])
     header = (
         "concept",

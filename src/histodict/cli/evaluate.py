@@ -25,8 +25,8 @@ from .image_options import (
     parse_pairs,
     parse_single_region,
     set_positive_class,
+    warn_ignored_masks,
     warn_of_confounders,
-    warn_of_masks,
 )
 from .options import (
     ADVANCED,
@@ -84,8 +84,10 @@ class MethodsOptions:
     def plans(self, region: str | None, features: Path | None = None) -> dict[str, Plan]:
         """Return the training plan of each compared method, by name.
 
-        The plans are for detectors of the class `region` or, if it is None, for classifiers.
-        `features` is the folder of feature files that replace the images, or None.
+        Parameters
+        ----------
+        region : region class to detect; None to classify images
+        features : folder of feature files that replace the images; None for images
         """
         from ..evaluation import choose_plans
 
@@ -94,7 +96,9 @@ class MethodsOptions:
         methods = [name.strip() for name in (self.methods or "").split(",")]
         named = self.preset or ("regions" if all(":" in name for name in methods) else None)
         named = named if region else self.preset
-        preset = choose_preset(named, settings, methods, regions=bool(region), features=features)
+        preset = choose_preset(
+            named, settings, methods, finds_regions=bool(region), features=features
+        )
         names = (
             self.methods.split(",")
             if self.methods
@@ -175,14 +179,14 @@ class ProtocolOptions:
 
 @dataclass(frozen=True)
 class LabelledDataOptions(RegionTrainingOptions):
-    """Labelled images, with an optional positive class or region class."""
+    """Options that name labelled images, and their positive class or region classes."""
 
     positive: PositiveOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Return the images, or their annotated parts if --regions names several classes.
+        """Return the images, with the positive class of --positive.
 
-        The positive class is that of --positive.
+        If --regions names several classes, annotated images are split into one record per class.
         """
         manifest = self.split_by_annotation(manifest)
         if parse_single_region(self.regions) is None:
@@ -192,13 +196,13 @@ class LabelledDataOptions(RegionTrainingOptions):
         return manifest
 
     def read(self, recipes: Sequence[Recipe] = (), *, absolute_paths: bool = False) -> Manifest:
-        """Return the images; for regions, each is labelled by whether it contains a region."""
+        """Read the images; to detect regions, label each by whether it contains a region."""
         from ..models.region_detector import relabel_by_region
 
         manifest = super().read(recipes, absolute_paths=absolute_paths)
         region = parse_single_region(self.regions)
         if region is None:
-            warn_of_masks(manifest)
+            warn_ignored_masks(manifest)
             return manifest
         return relabel_by_region(manifest, region)
 
@@ -206,7 +210,7 @@ class LabelledDataOptions(RegionTrainingOptions):
 def evaluate(
     *,
     output: ResultsOutput,
-    compared: MethodsOptions,
+    method_options: MethodsOptions,
     protocol: ProtocolOptions,
     data: LabelledDataOptions,
     cache: CacheOption = None,
@@ -239,7 +243,7 @@ def evaluate(
     with report_errors():
         check_writable_folder(output)
         check_disk_space(output, _REPORT_BYTES)
-        plans = compared.plans(data.regions, data.features)
+        plans = method_options.plans(data.regions, data.features)
         region = parse_single_region(data.regions)
         recipes = [recipe for plan in plans.values() for recipe in plan.recipes]
         for recipe in recipes:
@@ -273,18 +277,18 @@ def evaluate(
 
 
 def _print_evaluation(evaluation: Evaluation, notes: Iterable[str]) -> None:
-    """Print the scores of the methods, the warnings and notes."""
+    """Print the scores of the methods, warnings about their intervals, and notes."""
     if evaluation.region:
-        _print_values(evaluation.metric_rows, list(evaluation.metrics), " of patches")
+        _print_metric_tables(evaluation.metric_rows, list(evaluation.metrics), " of patches")
     else:
-        _print_values(evaluation.metric_rows, [evaluation.main_metric])
+        _print_metric_tables(evaluation.metric_rows, [evaluation.main_metric])
     for warning in evaluation.interval_warnings:
         warn(warning)
     for note in notes:
         warn(note, "Note")
 
 
-def _print_values(values: list[Row], metric_names: list[str], suffix: str = "") -> None:
+def _print_metric_tables(rows: list[Row], metric_names: list[str], suffix: str = "") -> None:
     for metric in metric_names:
         print_table(
             ("method", "training images per class", f"{metric}{suffix}", "95 % interval"),
@@ -295,7 +299,7 @@ def _print_values(values: list[Row], metric_names: list[str], suffix: str = "") 
                     f"{row['value']:.3f}",
                     f"{row['low']:.3f} to {row['high']:.3f}",
                 )
-                for row in values
+                for row in rows
                 if row["metric"] == metric
             ],
         )

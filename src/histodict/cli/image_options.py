@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
-    """Return the images with this positive class; if it is None, print the one that is used."""
+    """Return the images with this positive class; None keeps the current one and prints it."""
     from ..datasets.record import guess_positive_class
 
     if positive is not None:
@@ -57,7 +57,7 @@ def set_positive_class(manifest: Manifest, positive: str | None) -> Manifest:
 
 
 def parse_region_names(regions: str | None) -> list[str]:
-    """Return the class names in the value of --regions, which must differ; [] if it is None."""
+    """Parse --regions into class names, [] for None; raise ValueError if a name is repeated."""
     names = [name.strip() for name in (regions or "").split(",") if name.strip()]
     if regions is not None and not names:
         raise ValueError("--regions: name a class")
@@ -67,7 +67,7 @@ def parse_region_names(regions: str | None) -> list[str]:
 
 
 def parse_single_region(regions: str | None) -> str | None:
-    """Return the class in the value of --regions; None if it names none or several."""
+    """Return the class that --regions names; None if it names none or several."""
     names = parse_region_names(regions)
     return names[0] if len(names) == 1 else None
 
@@ -77,20 +77,18 @@ def choose_preset(
     settings: dict[str, str],
     methods: list[str],
     *,
-    regions: bool,
+    finds_regions: bool,
     features: Path | None,
 ) -> str:
     """Return the preset given by the user, or choose one and print the choice.
 
-    Without a preset, each named method trains a single model.
-
     Parameters
     ----------
-    preset : name given by the user; None to choose
+    preset : preset given by the user; None to choose one
     settings : settings given by the user
     methods : names of the methods; an empty string is the method of the preset
-    regions : whether regions are detected
-    features : folder of feature files, which determine the preset
+    finds_regions : whether the model is a region detector
+    features : folder of feature files that replace the images; None for images
     """
     from ..encoders import PRECOMPUTED
     from ..models.recipe import default_region_preset, default_uses_encoder
@@ -98,8 +96,8 @@ def choose_preset(
     if preset is not None:
         return preset
     if features is not None and settings.get("features", PRECOMPUTED) == PRECOMPUTED:
-        return "precomputed" if regions or any(methods) else "features"
-    if regions:
+        return "precomputed" if finds_regions or any(methods) else "features"
+    if finds_regions:
         chosen, reason = default_region_preset(settings, methods)
         _note_preset(chosen, reason)
         return chosen
@@ -117,7 +115,7 @@ def _note_preset(name: str, reason: str) -> None:
 
 
 def resolve_feature_files(images: Sequence[Path], features: Path | None) -> Sequence[ImageRecord]:
-    """Return records of images or, with the folder `features`, of feature files of their names."""
+    """Return the records of images, or of the files named like them in the folder `features`."""
     from ..datasets.folder_layout import FeatureFolder
     from ..datasets.manifest import ImageRecord
 
@@ -139,7 +137,7 @@ def suggest_feature_folder(folders: Sequence[Path]) -> str:
 
 
 def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifest:
-    """Return the rows of one split; all rows if `split` is None.
+    """Return the rows of one split of the table `source`; all rows if `split` is None.
 
     Warn if patients of the split also have rows in other splits.
     """
@@ -163,16 +161,19 @@ def select_split(manifest: Manifest, source: Path, split: str | None) -> Manifes
     return manifest.select(rows)
 
 
-def check_coordinates(coordinates: str, **outlines: Path | None) -> None:
+def check_coordinates(coordinates: str, **annotation_options: Path | None) -> None:
     """Raise ValueError if --coordinates is set without an option that names annotation files.
 
-    `outlines` has the values of these options by name. Outlines that are named in a table always
-    use the coordinates of their format.
+    Parameters
+    ----------
+    coordinates : value of --coordinates
+    annotation_options : values of the options that name annotation files, by option name
     """
     from ..annotations.annotation_file import PIXELS
 
-    if coordinates != PIXELS and not any(outlines.values()):
-        raise ValueError(f"--coordinates needs {' or '.join(f'--{name}' for name in outlines)}")
+    if coordinates != PIXELS and not any(annotation_options.values()):
+        names = " or ".join(f"--{name}" for name in annotation_options)
+        raise ValueError(f"--coordinates needs {names}")
 
 
 def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
@@ -186,8 +187,8 @@ def check_pixel_sizes(mpp: float | None, override_mpp: float | None) -> None:
         raise ValueError("--mpp cannot be combined with --override-mpp, which sets all images")
 
 
-def warn_of_masks(manifest: Manifest) -> None:
-    """Warn if masks or outlines are given to a model that ignores them."""
+def warn_ignored_masks(manifest: Manifest) -> None:
+    """Warn that a classifier ignores the masks or annotations of the images, if there are any."""
     n_mapped = sum(record.has_regions for record in manifest.records)
     if n_mapped and len(manifest.classes) > 1:
         images = pluralize(n_mapped, "image")
@@ -223,8 +224,8 @@ def warn_of_skipped_images(reasons: list[str], n_images: int) -> None:
         warn(f"{len(reasons)} of {pluralize(n_images, 'image')} skipped:{lines}")
 
 
-def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
-    """Print at most one warning about images whose pixel size is unknown."""
+def warn_of_unknown_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
+    """Warn if one of these pixel sizes, or that of the training images, is unknown."""
     from ..encoders import get_patch_features
     from ..images.pixel_size import size_warnings
 
@@ -234,12 +235,12 @@ def warn_of_pixel_sizes(model: Model, sizes: Sequence[PixelSize]) -> None:
         warn(warning)
 
 
-def warn_of_assumed_sizes(
-    model: Model, records: Sequence[ImageRecord], default_size: PixelSizeOption
+def warn_of_unknown_input_pixel_sizes(
+    model: Model, records: Sequence[ImageRecord], size_option: PixelSizeOption
 ) -> None:
-    """Warn about unknown pixel sizes before a run; `default_size` has the command-line options."""
-    sizes = [default_size.with_table_mpp(record.mpp).resolve(record.path) for record in records]
-    warn_of_pixel_sizes(model, [size.with_assumed_mpp(model.model_.mpp_) for size in sizes])
+    """Warn before prediction if the pixel size of images, or of the training images, is unknown."""
+    sizes = [size_option.with_table_mpp(record.mpp).resolve(record.path) for record in records]
+    warn_of_unknown_pixel_sizes(model, [size.with_assumed_mpp(model.model_.mpp_) for size in sizes])
 
 
 def parse_pairs(option: str, assignments: list[str] | None) -> dict[str, str]:
@@ -284,7 +285,7 @@ class DataOptions:
 
         Parameters
         ----------
-        recipes : settings for which the images must be large enough
+        recipes : settings of the models; each image must be large enough for all of them
         absolute_paths : whether paths are made absolute, for use on another machine
         """
         from ..datasets.survey import check_duplicates_by_content, with_pixel_size
@@ -321,6 +322,7 @@ class DataOptions:
         return self.features.absolute() if self.features and source.is_absolute() else self.features
 
     def _check_usability(self, manifest: Manifest, recipes: Sequence[Recipe]) -> Manifest:
+        """Raise an error for unusable images; with --skip-unreadable, return the others instead."""
         from ..datasets.survey import check_readable, drop_unreadable
         from ..models.inputs import make_usability_check
 
@@ -334,13 +336,13 @@ class DataOptions:
         return usable
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Return the images to use; by default, all."""
+        """Select the images to use from those of the folder or table; by default, all."""
         return manifest
 
 
 @dataclass(frozen=True)
 class AnnotatedDataOptions(DataOptions):
-    """Labelled images, or images with outlines of classes."""
+    """Options that name labelled images, or images with annotations of the classes."""
 
     annotations: AnnotationsOption = None
     coordinates: CoordinatesOption = "pixels"
@@ -360,18 +362,18 @@ class AnnotatedDataOptions(DataOptions):
 
 @dataclass(frozen=True)
 class SplitDataOptions(AnnotatedDataOptions):
-    """Labelled images for a trained model, optionally of a single split."""
+    """Options that name labelled images, optionally of one split of a table."""
 
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Return the images of the split --split."""
+        """Return the images of --split; all images if it is not set."""
         return select_split(manifest, self.data, self.split)
 
 
 @dataclass(frozen=True)
 class RegionTrainingOptions(AnnotatedDataOptions):
-    """Training images and the region classes to learn."""
+    """Options that name training images, and the region classes to learn."""
 
     regions: RegionsOption = None
 
@@ -388,7 +390,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
         return super().list_labelled_images(source)
 
     def split_by_annotation(self, manifest: Manifest) -> Manifest:
-        """Return the annotated parts if --regions names several classes, otherwise the images."""
+        """Return the images; with several classes in --regions, split into a record per class."""
         from ..datasets.annotated import check_classes, split_by_annotation
 
         names = parse_region_names(self.regions)
@@ -401,7 +403,7 @@ class RegionTrainingOptions(AnnotatedDataOptions):
 
 @dataclass(frozen=True)
 class PixelInputOptions:
-    """Options that name images; unlike `ImageOptions`, without feature files."""
+    """Options that name images; feature files are not accepted."""
 
     paths: Annotated[
         list[Path],
@@ -424,7 +426,7 @@ class PixelInputOptions:
 
     @property
     def pixel_size(self) -> PixelSizeOption:
-        """Pixel sizes of --mpp and --override-mpp, which apply to all images."""
+        """Values of --mpp and --override-mpp."""
         from ..images.pixel_size import PixelSizeOption
 
         check_pixel_sizes(self.mpp, self.override_mpp)
@@ -488,7 +490,7 @@ class PixelInputOptions:
 
 
 def _skip_reason(path: Path) -> str:
-    """Return the reason why an entry of a folder of images is skipped."""
+    """Return the reason why a file or sub-folder of an image folder is skipped."""
     from ..datasets.folder_layout import MASK_FOLDER_NAMES
     from ..images.file_types import special_file_kind
 
@@ -502,14 +504,14 @@ def _skip_reason(path: Path) -> str:
 
 
 def _resolve_path(path: Path) -> str:
-    """Return the resolved path; the absolute path for a dangling link or a device."""
+    """Return the absolute path; symbolic links to files and folders are resolved."""
     is_good = os.path.isfile(path) or os.path.isdir(path)
     return os.path.realpath(path) if is_good else str(path.absolute())
 
 
 @dataclass(frozen=True)
 class ImageOptions(PixelInputOptions):
-    """Images for prediction, or feature files, which may also be listed among the images."""
+    """Options that name images or feature files; --features replaces images by feature files."""
 
     features: FeaturesOption = None
 
@@ -521,7 +523,7 @@ class ImageOptions(PixelInputOptions):
 
 @dataclass(frozen=True)
 class RegionOfInterestOptions(ImageOptions):
-    """Images, with a region of interest."""
+    """Options that name images, and annotation files with their regions of interest."""
 
     within: Annotated[
         Path | None,
@@ -551,7 +553,7 @@ class RegionOfInterestOptions(ImageOptions):
         check_coordinates(self.coordinates, within=self.within)
 
     def _with_region_of_interest(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Return the records with regions of interest."""
+        """Return the records with the regions of interest of --within."""
         from ..annotations.annotation_file import AnnotationFile
         from ..datasets.annotated import match_annotations
 
@@ -570,19 +572,19 @@ class RegionOfInterestOptions(ImageOptions):
 
 @dataclass(frozen=True)
 class PredictionInputOptions(RegionOfInterestOptions):
-    """Images for prediction, with a region of interest and annotations to score against."""
+    """Options that name images, their regions of interest, and annotations for scoring."""
 
     annotations: TrueAnnotationsOption = None
 
     def list_images(self) -> list[ImageRecord]:
-        """Return the images with annotations and regions of interest."""
+        """Return the images with their regions of interest and annotations."""
         return self._with_annotations(super().list_images())
 
     def _check_coordinates(self) -> None:
         check_coordinates(self.coordinates, annotations=self.annotations, within=self.within)
 
     def _with_annotations(self, records: list[ImageRecord]) -> list[ImageRecord]:
-        """Return the records with annotations, for scores of the predictions."""
+        """Return the records with the annotations of --annotations, for scoring."""
         from ..datasets.annotated import with_annotations
         from ..datasets.manifest import Manifest
 

@@ -12,14 +12,14 @@ from ..utils.files import check_disk_space, check_writable_file
 from ..utils.text_io import pluralize
 from .console import (
     check_html_file,
-    note_replaced,
+    note_overwrite,
     print_json,
     progress_bars,
     report_errors,
     set_resume_hint,
     warn,
 )
-from .image_options import SplitDataOptions, warn_of_assumed_sizes
+from .image_options import SplitDataOptions, warn_of_unknown_input_pixel_sizes
 from .options import (
     ADVANCED,
     INPUT,
@@ -35,7 +35,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..explain.atom_statistics import AtomStatistics
 
-_PAGE_BYTES = 20 * 2**20  # approximate size of a page
+_PAGE_BYTES = 20 * 2**20  # approximate size of the HTML page
 
 
 def info(
@@ -166,9 +166,9 @@ def atoms(
         manifest = data.read(model.recipes)
         if data.annotations is not None and not member.finds_regions:
             manifest = split_by_annotation(manifest, member.class_names_)
-        warn_of_assumed_sizes(member, manifest.records, PixelSizeOption())
+        warn_of_unknown_input_pixel_sizes(member, manifest.records, PixelSizeOption())
         for file in files:
-            note_replaced(file)
+            note_overwrite(file)
         with progress_bars() as callback:
             report = collect_atom_report(
                 member,
@@ -188,7 +188,7 @@ def atoms(
             write_csv(report_options.table, [atom.row() for atom in report.statistics])
     if ensemble_note(model) and report_options.member == 1:
         warn(ensemble_note(model), "Note")
-    _warn_confounded_atoms(report.confounding, "", f"see {output}")
+    _warn_confounded_atoms(report.confounded_atoms, "", f"see {output}")
     for number, confounded in confounded_of_members.items():
         _warn_confounded_atoms(
             confounded, f"base model {number}: ", f"show them with --member {number}"
@@ -206,18 +206,15 @@ def atoms(
     )
 
 
-def _confounded_atoms_to_json(
-    confounded_of_members: dict[int, list[AtomStatistics]],
-) -> dict[str, Any]:
-    """Return the labels of confounded atoms as JSON, by the number of the base model.
+def _confounded_atoms_to_json(atoms_by_member: dict[int, list[AtomStatistics]]) -> dict[str, Any]:
+    """Return the JSON field with the labels of confounded atoms of each base model, by its number.
 
-    The object is empty if no atom is confounded.
+    Without such atoms, the result is empty.
     """
-    if not confounded_of_members:
+    if not atoms_by_member:
         return {}
     labels = {
-        str(n): [atom.label for atom in confounded]
-        for n, confounded in confounded_of_members.items()
+        str(n): [atom.label for atom in confounded] for n, confounded in atoms_by_member.items()
     }
     return {"confounded_atoms_of_other_base_models": labels}
 

@@ -314,7 +314,7 @@ class ModelOptions:
 
 
 def select_member(model: Model, number: int) -> Model:
-    """Return base model `number`, from 1, of an ensemble; a single model is returned unchanged."""
+    """Return a base model of an ensemble by its number, from 1; return a single model unchanged."""
     n_members = model.n_estimators_
     if not 1 <= number <= n_members:
         raise ValueError(
@@ -358,8 +358,8 @@ class ExecutionCliOptions:
 
         Parameters
         ----------
-        cache : folder for expensive intermediate results
-        weights : relative duration of each stage, as in `progress_bars`
+        cache : folder for expensive intermediate results; None to store none
+        weights : relative duration of each stage by its name; None if unknown
         """
         from ..utils.parallel import ExecutionOptions
 
@@ -367,7 +367,7 @@ class ExecutionCliOptions:
             yield ExecutionOptions(self.jobs, cache, callback, executor)
 
     def _open_executor(self) -> AbstractContextManager[Executor | None]:
-        """Return a context manager of the executor of the cluster, or of None without --cluster."""
+        """Return a context manager that yields the cluster's executor; None without --cluster."""
         if self.cluster is None:
             return nullcontext()
         from ..utils.dask_executor import open_cluster

@@ -21,7 +21,7 @@ from .console import (
     warn,
     write_failures_and_exit,
 )
-from .image_options import PredictionInputOptions, warn_of_pixel_sizes
+from .image_options import PredictionInputOptions, warn_of_unknown_pixel_sizes
 from .options import (
     ADVANCED,
     OUTPUT,
@@ -99,7 +99,7 @@ def predict(
     failures.csv; the exit status is then 1.
     """
     with report_errors():
-        digest = _digest(model_options.model)
+        digest = _hash_model_file(model_options.model)
         model = model_options.load(execution.jobs)
         result = _predict_images(model, digest, images, output, exports, execution)
     summary = _format_label_counts(result)
@@ -112,7 +112,7 @@ def predict(
     _print_predictions(result, summary, output, files, as_json)
 
 
-def _digest(file: Path) -> str:
+def _hash_model_file(file: Path) -> str:
     """Return the digest of a model file; compute it before loading, as the file may be replaced."""
     import hashlib
 
@@ -150,8 +150,8 @@ def _predict_images(
             anndata=exports.anndata,
             atom_statistics=exports.atom_statistics,
         )
-    warn_of_pixel_sizes(model, [recorded_pixel_size(row) for row in result.rows])
-    _warn_of_quality(result.rows)
+    warn_of_unknown_pixel_sizes(model, [recorded_pixel_size(row) for row in result.rows])
+    _warn_of_image_problems(result.rows)
     return result
 
 
@@ -231,7 +231,14 @@ def _print_scores(result: RunResult) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
-    """Print a table of scores; for a model tuned on these images, also scores before the tuning."""
+    """Print a table of scores.
+
+    Parameters
+    ----------
+    metrics : value, interval and note of each score, by name
+    tuned : scores before the tuning, for a model tuned on some of the images; otherwise None
+    n_images : number of scored images
+    """
     header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
@@ -278,8 +285,8 @@ def _format_label_counts(result: RunResult) -> str:
     return ", ".join([*(names or ["no prediction"]), *failed])
 
 
-def _warn_of_quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Warn about images that have no tissue or are used as a whole, and print their notes."""
+def _warn_of_image_problems(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Warn about images without tissue or without tissue detection, and print image notes."""
     from ..utils.text_io import truncated_list
 
     empty = [row for row in rows if row.get("left_out") and not row["n_patches"]]

@@ -14,7 +14,7 @@ from ..utils.validation import missing_module_message
 from .console import progress_bars, report_errors
 from .options import ADVANCED, INPUT, OUTPUT, ResultsOutput
 
-_DEMO_BYTES = 20 * 2**20
+_DEMO_BYTES = 20 * 2**20  # approximate size of the files of a demonstration
 
 
 def demo(
@@ -60,7 +60,7 @@ def demo(
 
 
 def _write_demo_images(folder: Path, seed: int) -> None:
-    """Write the images of the demonstration to a new folder, and print its tables."""
+    """Write the images of the demonstration to a new folder, and print the paths of its tables."""
     from ..datasets.manifest import read_manifest
     from ..synthetic.demo import write_demo_images
 

@@ -13,7 +13,7 @@ import typer
 from ..utils.files import check_disk_space, check_writable_file
 from ..utils.progress import Progress, cumulative_shares
 from ..utils.text_io import pluralize, truncated_list
-from .console import note_replaced, print_json, progress_bars, report_errors, set_resume_hint, warn
+from .console import note_overwrite, print_json, progress_bars, report_errors, set_resume_hint, warn
 from .image_options import (
     ImageOptions,
     RegionTrainingOptions,
@@ -22,10 +22,10 @@ from .image_options import (
     parse_single_region,
     select_split,
     set_positive_class,
+    warn_ignored_masks,
     warn_of_confounders,
-    warn_of_masks,
-    warn_of_pixel_sizes,
     warn_of_skipped_images,
+    warn_of_unknown_pixel_sizes,
 )
 from .options import (
     ADVANCED,
@@ -50,12 +50,13 @@ if TYPE_CHECKING:
     from ..models.recipe import Recipe
 
 
-_ASSUMED_ATOMS, _ASSUMED_VALUES = 1000, 1280  # assumed if the settings give no number
+# Atoms per class, and minimum length of an atom, to estimate the size of a model file.
+_ASSUMED_ATOMS, _MIN_ATOM_LENGTH = 1000, 1280
 
 
 @dataclass(frozen=True)
 class ModelSettingsOptions:
-    """Options that define the model, apart from the images."""
+    """Options of the model to train: preset, method, settings, start model and seed."""
 
     preset: Annotated[
         str | None,
@@ -103,10 +104,10 @@ class ModelSettingsOptions:
 
         Parameters
         ----------
-        jobs : number of threads
-        cache : folder for expensive intermediate results
+        jobs : number of threads; None for all cores
+        cache : folder for expensive intermediate results; None to store none
         regions : value of --regions; None to classify images
-        features : folder of feature files
+        features : folder of feature files that replace the images; None for images
         """
         from ..encoders import check_installed
 
@@ -117,7 +118,9 @@ class ModelSettingsOptions:
         region = parse_single_region(regions)
         return plan.build_model(region=region, random_state=self.seed, n_jobs=jobs, cache=cache)
 
-    def _choose_plan(self, settings: dict[str, str], regions: bool, features: Path | None) -> Plan:
+    def _choose_plan(
+        self, settings: dict[str, str], finds_regions: bool, features: Path | None
+    ) -> Plan:
         from ..models import Plan, load_model
 
         if self.start_from is not None and self.preset is None and self.method is None:
@@ -130,11 +133,13 @@ class ModelSettingsOptions:
                 )
             return Plan(start.recipe, calibration_folds=start.training_info_.get("folds", 0))
         methods = [self.method or ""]
-        name = choose_preset(self.preset, settings, methods, regions=regions, features=features)
-        return Plan.named(name, self.method, regions=regions)
+        name = choose_preset(
+            self.preset, settings, methods, finds_regions=finds_regions, features=features
+        )
+        return Plan.named(name, self.method, regions=finds_regions)
 
     def load_start_model(self, model: Model) -> Any:
-        """Load the model of --start-from, of the same kind as `model`; None if it is not set."""
+        """Load the model of --start-from, if set; it must be of the same kind as `model`."""
         from ..models import load_model
 
         if self.start_from is None:
@@ -149,12 +154,15 @@ class ModelSettingsOptions:
 
 @dataclass(frozen=True)
 class TrainOptions(RegionTrainingOptions):
-    """Training images, optionally of a single split."""
+    """Options that name training images, the region classes to learn, and a split."""
 
     split: SplitOption = None
 
     def select(self, manifest: Manifest) -> Manifest:
-        """Return the images of the split --split, or their annotated parts."""
+        """Return the images of --split.
+
+        If --regions names several classes, annotated images are split into one record per class.
+        """
         return self.split_by_annotation(select_split(manifest, self.data, self.split))
 
 
@@ -200,9 +208,9 @@ def train(
         manifest = data.read(model.recipes, absolute_paths=execution.cluster is not None)
         region = parse_single_region(data.regions)
         if region is not None:
-            _note_other_labels(manifest, region)
+            _note_mask_class(manifest, region)
         if region is None:
-            warn_of_masks(manifest)
+            warn_ignored_masks(manifest)
             manifest = set_positive_class(manifest, positive)
             warn_of_confounders(manifest)
         elif positive is not None:
@@ -211,17 +219,17 @@ def train(
         start = model_settings.load_start_model(model)
         if cache is not None:
             set_resume_hint(f"the intermediate results in {cache}")
-        note_replaced(output)
-        with execution.start(weights=_training_stages(model)) as resources:
+        note_overwrite(output)
+        with execution.start(weights=_stage_weights(model)) as resources:
             model.fit(
                 manifest, callback=resources.callback, executor=resources.executor, start_from=start
             )
         save_model(model, output)
-    _print_trained(model, output, time.perf_counter() - started, as_json)
+    _print_training_result(model, output, time.perf_counter() - started, as_json)
 
 
-def _note_other_labels(manifest: Manifest, region: str) -> None:
-    """Note that all masks are taken as the class `region`, if no image has this label."""
+def _note_mask_class(manifest: Manifest, region: str) -> None:
+    """Print a note that masks are taken as the class `region`, if no image has this label."""
     labels = sorted({record.label for record in manifest.records if record.label})
     if labels and region not in labels and any(record.mask for record in manifest.records):
         warn(
@@ -231,7 +239,7 @@ def _note_other_labels(manifest: Manifest, region: str) -> None:
         )
 
 
-def _training_stages(model: Model) -> dict[str, float] | None:
+def _stage_weights(model: Model) -> dict[str, float] | None:
     """Return the relative duration of each training stage by its name; None if unknown."""
     from ..utils.progress import ENSEMBLE_STAGES, PATCH_STAGES
 
@@ -242,7 +250,7 @@ def _training_stages(model: Model) -> dict[str, float] | None:
     return {name: PATCH_STAGES[name] for name in ("patches", "initialise", "train", "decision")}
 
 
-def _print_trained(model: Model, output: Path, seconds: float, as_json: bool) -> None:
+def _print_training_result(model: Model, output: Path, seconds: float, as_json: bool) -> None:
     from ..encoders import get_patch_features
 
     n_images, members = model.training_info_["n_images"], model.training_info_.get("estimators", [])
@@ -288,13 +296,13 @@ def _decision_parameters(model: Model) -> dict[str, Any]:
 
 
 def _estimate_model_bytes(model: Model, n_classes: int) -> int:
-    """Estimate the size of the model file in bytes, as two arrays of atoms per base model."""
+    """Estimate the size of the model file in bytes, assuming two arrays of atoms per base model."""
     from ..methods.registry import get_method
 
     def recipe_bytes(recipe: Recipe) -> int:
         method = get_method(recipe.method).make_estimator(recipe.method_parameters)
         n_atoms = method.get_params().get("n_atoms") or _ASSUMED_ATOMS
-        n_values = max(3 * recipe.patch_px**2, _ASSUMED_VALUES)
+        n_values = max(3 * recipe.patch_px**2, _MIN_ATOM_LENGTH)
         return 2 * 4 * n_atoms * max(2, n_classes) * n_values
 
     return 2**20 + sum(recipe_bytes(recipe) for recipe in model.recipes)
@@ -306,7 +314,7 @@ if TYPE_CHECKING:
     from ..images.pixel_size import PixelSizeOption
     from ..models import Model
 
-_N_CLASSES = 2
+_N_ADAPTABLE_CLASSES = 2
 
 
 def adapt(
@@ -349,7 +357,7 @@ def adapt(
             raise ValueError(
                 f"{model_options.model}: a region detector cannot be adapted; use a classifier"
             )
-        if len(model.class_names_) != _N_CLASSES:
+        if len(model.class_names_) != _N_ADAPTABLE_CLASSES:
             raise ValueError(
                 f"{model_options.model}: has {len(model.class_names_)} classes; only models of two "
                 "classes can be adapted"
@@ -363,20 +371,23 @@ def adapt(
         change = adapted.training_info_["tuning"][-1]
         if failures:
             change["left_out"] = failures
-        note_replaced(output)
+        note_overwrite(output)
         save_model(adapted, output)
     adaptation = ThresholdAdaptation.from_scores(scores, change["shift"])
-    _print_adapted(adaptation, change, len(scores), output, as_json)
+    _print_adaptation(adaptation, change, len(scores), output, as_json)
 
 
-def _print_adapted(
+def _print_adaptation(
     adaptation: ThresholdAdaptation,
     change: Mapping[str, Any],
     n_images: int,
     output: Path,
     as_json: bool,
 ) -> None:
-    """Print the groups of scores, and the effect of the `change` on scores and predictions."""
+    """Print the groups of scores, and the effect of the new threshold.
+
+    `change` is the entry about the adaptation in the training information of the model.
+    """
     if adaptation.has_small_group:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
@@ -399,9 +410,9 @@ def _print_adapted(
 
 
 def _score_images(
-    model: Model, images: list[ImageRecord], size: PixelSizeOption, skip_unreadable: bool
+    model: Model, images: list[ImageRecord], size_option: PixelSizeOption, skip_unreadable: bool
 ) -> tuple[list[Path], list[float], list[str]]:
-    """Return paths of scored images, their scores, and error messages of skipped images."""
+    """Return paths of images with tissue, scores of images, error messages of skipped images."""
     from ..datasets.survey import ReadabilityReport, check_readable
     from ..images.file_types import ImageError
     from ..images.memory_image import estimated_bytes
@@ -418,14 +429,14 @@ def _score_images(
             try:
                 if image.path in reasons:
                     raise ImageError(reasons[image.path])
-                mpp = size.with_table_mpp(image.mpp)
+                mpp = size_option.with_table_mpp(image.mpp)
                 predictions.append(model.predict_one(image.path, mpp=mpp, callback=callback))
             except ImageError as error:
                 failures.append((image, str(error)))
             callback(Progress("predict", index + 1, len(images), work=fractions[index + 1]))
     if not skip_unreadable:
         ReadabilityReport(len(images), failures).raise_if_unusable()
-    warn_of_pixel_sizes(model, [prediction.size for prediction in predictions])
+    warn_of_unknown_pixel_sizes(model, [prediction.size for prediction in predictions])
     scored = {prediction.path for prediction in predictions if prediction.top_label is not None}
     paths = [image.path for image in images if image.path in scored]
     return (

@@ -27,11 +27,11 @@ _REPLACEMENTS = {
 
 @contextmanager
 def report_usage_errors(ctx: Any) -> Iterator[None]:
-    """Print an error in the arguments of a command on one line; exit with status 2."""
+    """Context manager that prints an error in the arguments on one line and exits with status 2."""
     try:
         yield
     except _UsageError as error:
-        exit_after_usage_error(ctx, _describe(error, ctx))
+        exit_after_usage_error(ctx, _describe_usage_error(error, ctx))
 
 
 def exit_after_usage_error(ctx: Any, message: str) -> NoReturn:
@@ -43,8 +43,8 @@ def exit_after_usage_error(ctx: Any, message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _describe(error: Any, ctx: Any) -> str:
-    """Return the message about an error; its attributes identify its class."""
+def _describe_usage_error(error: Any, ctx: Any) -> str:
+    """Return the message about an error of typer, whose attributes tell which error it is."""
     if hasattr(error, "possibilities"):
         names = [name for parameter in ctx.command.get_params(ctx) for name in parameter.opts]
         return f"unknown option {error.option_name}{suggest_names(error.option_name, names)}"

@@ -30,7 +30,7 @@ from sklearn.svm import SVC
 
 from ..images.memory_image import ImageLike
 from ..utils.array_schema import ArraySpec
-from .atom_annotations import AtomReference
+from .atom_annotations import AtomMeans
 
 
 class ScoreError(ValueError):
@@ -108,7 +108,8 @@ def smooth_margins(
 ) -> NDArray[np.float32]:
     """Return margins (rows, columns, n_classes), averaged over the neighbourhood of each patch.
 
-    The mean is over the tissue patches of a square of 2·n_steps + 1 patches; it is 0 on background.
+    The mean is over the tissue patches in a square whose side is 2·n_steps + 1 patches, centred at
+    the patch. It is 0 on background.
     """
     width = 2 * n_steps + 1
     weights = uniform_filter(tissue.astype(np.float64), width, mode="constant")
@@ -154,7 +155,7 @@ _FEATURE_DIMENSIONS: dict[Feature, str] = {
     _root_code_feature: "codes",
 }
 # Contributions of atoms (n_scores, n_codes) from the weights (n_scores, length) of each feature.
-_CONTRIBUTIONS: dict[Feature, Callable[[NDArray[Any], AtomReference], NDArray[np.float64]]] = {
+_CONTRIBUTIONS: dict[Feature, Callable[[NDArray[Any], AtomMeans], NDArray[np.float64]]] = {
     _proportion_feature: lambda weights, atoms: (
         weights @ _second_class_if_binary(atoms.class_votes)
     ),
@@ -177,7 +178,7 @@ class Aggregator(ABC):
     Attributes
     ----------
     name : key of AGGREGATORS
-    threshold : feature value θ at which the prediction changes; None unless there is one feature
+    threshold : feature value at which the prediction changes; None unless there is one feature
     higher_is_positive : whether larger feature values favour the second class
     """
 
@@ -202,10 +203,10 @@ class Aggregator(ABC):
     @classmethod
     @abstractmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """Return the specification of each fitted array of the aggregator `name`."""
+        """Return the schemas of the fitted arrays of the aggregator `name`, by attribute name."""
 
     @abstractmethod
-    def atom_contributions(self, atoms: AtomReference) -> NDArray[np.float64]:
+    def atom_contributions(self, atoms: AtomMeans) -> NDArray[np.float64]:
         """Return the contributions (n_scores, n_codes) of atoms to the scores."""
 
     @abstractmethod
@@ -227,13 +228,16 @@ class Aggregator(ABC):
         """
         return None
 
-    def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+    def describe_decision(
+        self, classes: Sequence[str], operating_point: tuple[float, float] | None
+    ) -> str:
         """Describe how the prediction follows from the patches; "" if a score map shows it.
 
         Parameters
         ----------
         classes : class names
-        at : feature value of the image, and threshold; None unless there is a single feature
+        operating_point : feature value of the image, and threshold; None unless there is a single
+            feature
         """
         return ""
 
@@ -269,7 +273,7 @@ class LinearAggregator(Aggregator):
 
     @classmethod
     def array_schema(cls, name: str) -> Mapping[str, ArraySpec]:
-        """Return the specifications of `weights` and `bias` of the aggregator `name`."""
+        """Return the schemas of `weights` and `bias` of the aggregator `name`."""
         width = "+".join(_FEATURE_DIMENSIONS[feature] for feature in _FEATURES[name])
         return {"weights": ArraySpec(f"scores, {width}"), "bias": ArraySpec("scores")}
 
@@ -291,7 +295,7 @@ class LinearAggregator(Aggregator):
         values: NDArray[Any] = self.weights @ features + self.bias
         return values
 
-    def atom_contributions(self, atoms: AtomReference) -> NDArray[np.float64]:
+    def atom_contributions(self, atoms: AtomMeans) -> NDArray[np.float64]:
         """Return the contributions (n_scores, n_codes) of atoms to the scores."""
         contributions = np.zeros((len(self.weights), len(atoms.codes)))
         for feature, columns in self._feature_columns(len(atoms.codes)):
@@ -328,12 +332,14 @@ class LinearAggregator(Aggregator):
         scores: NDArray[np.float64] = used.astype(np.float64) @ self.weights[:, : used.shape[-1]].T
         return scores
 
-    def describe_decision(self, classes: Sequence[str], at: tuple[float, float] | None) -> str:
+    def describe_decision(
+        self, classes: Sequence[str], operating_point: tuple[float, float] | None
+    ) -> str:
         """Describe how the prediction follows from the patches."""
         description = _DESCRIPTIONS.get(self.name, "")
-        if self.name != "proportion" or at is None:
+        if self.name != "proportion" or operating_point is None:
             return description
-        value, threshold = (f"{100 * fraction:.0f} %" for fraction in at)
+        value, threshold = (f"{100 * fraction:.0f} %" for fraction in operating_point)
         side = f"≥ {threshold}" if self.higher_is_positive else f"< {threshold}"
         return f"{value} of the patches; {classes[1]} if {side}"
 

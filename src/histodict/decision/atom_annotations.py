@@ -4,7 +4,7 @@ An annotation has a name and a group, and states whether an atom is an artefact 
 of the same name form one concept, whose contributions are added. An atom is selected by the label
 CLASS:NUMBER, with numbers from 1 within the class, or by its name.
 
-`AtomReference` contains the statistics of each atom in an image, from which
+`AtomMeans` contains the statistics of each atom in an image, from which
 `Aggregator.atom_contributions` computes the contributions to the scores:
 
 | feature of the aggregator | contribution of an atom |
@@ -38,7 +38,7 @@ def code_signs(mean_codes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class AtomReference:
+class AtomMeans:
     """Mean statistics of atoms over the patches of an image, or of a class.
 
     Attributes
@@ -61,7 +61,7 @@ class AtomReference:
 _REFERENCE_FIELDS = ("usage", "codes", "mean_codes", "margins", "class_votes")
 
 
-def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, NDArray[Any]]:
+def class_reference_to_arrays(reference: Sequence[AtomMeans]) -> dict[str, NDArray[Any]]:
     """Return the reference statistics of the classes as arrays by name, for a model file."""
     return {
         f"class_reference.{name}": np.stack([getattr(each, name) for each in reference])
@@ -69,14 +69,14 @@ def class_reference_to_arrays(reference: Sequence[AtomReference]) -> dict[str, N
     }
 
 
-def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomReference]:
+def class_reference_from_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[AtomMeans]:
     """Return the reference statistics of each class from the arrays of a model file."""
     by_name = [arrays[f"class_reference.{name}"] for name in _REFERENCE_FIELDS]
-    return [AtomReference(*of_class) for of_class in zip(*by_name, strict=True)]
+    return [AtomMeans(*of_class) for of_class in zip(*by_name, strict=True)]
 
 
 def dominant_code_signs(
-    reference: Sequence[AtomReference], atom_classes: NDArray[np.int64]
+    reference: Sequence[AtomMeans], atom_classes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the sign of each atom's mean code in patches of the atom's class; 1 for a mean of 0.
 
@@ -100,7 +100,7 @@ class AtomAccumulator:
     def add(
         self,
         codes: csr_array,
-        distances: DistanceContributions,
+        contributions: DistanceContributions,
         predicted_classes: NDArray[np.integer],
         weights: NDArray[np.float64],
         selected: NDArray[np.bool_],
@@ -110,7 +110,7 @@ class AtomAccumulator:
         Parameters
         ----------
         codes : (n, n_codes), sparse codes of the patches
-        distances : contributions of the atoms to the distances of the patches from the classes
+        contributions : contributions of the atoms to the distances of the patches from the classes
         predicted_classes : (n,), index of the predicted class
         weights : (n,), weight of each patch in the mean margins, from `patch_weights`, whether or
             not the patch is selected
@@ -123,21 +123,21 @@ class AtomAccumulator:
         )
         self._abs_code_sums += np.asarray(abs(chosen_codes).sum(axis=0), np.float64).ravel()
         self._code_sums += np.asarray(chosen_codes.sum(axis=0), np.float64).ravel()
-        for class_index, contributions in enumerate(distances.by_class):
-            self._distances[class_index] += contributions.T @ weights
+        for class_index, of_class in enumerate(contributions.by_class):
+            self._distances[class_index] += of_class.T @ weights
             predicted = np.flatnonzero((predicted_classes == class_index) & selected)
             if len(predicted):
                 self._class_counts[class_index] += _share_votes(
-                    distances.margin_contributions(class_index)[predicted]
+                    contributions.margin_contributions(class_index)[predicted]
                 )
 
-    def mean(self) -> AtomReference:
+    def mean(self) -> AtomMeans:
         """Return the statistics as means over the selected patches."""
         n = max(self.n_patches, 1)
         distances, n_classes = self._distances / n, len(self._distances)
         margins = (distances.sum(axis=0) - distances) / (n_classes - 1) - distances
         means = self._usage_counts / n, self._abs_code_sums / n, self._code_sums / n
-        return AtomReference(*means, margins, self._class_counts / n)
+        return AtomMeans(*means, margins, self._class_counts / n)
 
 
 def _share_votes(contributions: csr_array) -> NDArray[np.float64]:
@@ -155,7 +155,7 @@ def patch_weights(
     """Return the weight of each patch in the sum of smoothed margins over selected patches.
 
     All arrays have the shape (rows, columns). The weights are `selected` multiplied by the
-    transpose of the linear map `smooth_margins` with the argument `n_steps`.
+    transpose of the linear map `smooth_margins`; `n_steps` is its parameter.
     """
     if not n_steps:
         return selected.astype(np.float64)
@@ -183,8 +183,10 @@ class AtomAnnotation:
     Attributes
     ----------
     atom : index of the atom
-    name, group : names given by the user; empty if not annotated
-    artefact, disabled : whether the atom is an artefact, and whether it is disabled
+    name : name given by the user; empty for none
+    group : group given by the user; empty for none
+    artefact : whether the atom represents an artefact
+    disabled : whether predictions are made without the atom
     date : ISO date of the last change
     """
 
@@ -203,7 +205,7 @@ class AtomAnnotation:
 
 @dataclass(frozen=True)
 class Concept:
-    """Concept: all atoms of one name, or an unnamed atom, whose name is its label CLASS:NUMBER."""
+    """All atoms of one name, or a single unnamed atom, which is named by its label CLASS:NUMBER."""
 
     name: str
     atoms: tuple[int, ...]
@@ -216,27 +218,27 @@ class Concept:
 class AtomAnnotations:
     """Annotations of the atoms of a model, in the order of the atoms."""
 
-    notes: tuple[AtomAnnotation, ...] = ()
+    entries: tuple[AtomAnnotation, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.notes)
+        return bool(self.entries)
 
     @property
     def disabled(self) -> list[int]:
         """Indices of the disabled atoms."""
-        return [note.atom for note in self.notes if note.disabled]
+        return [entry.atom for entry in self.entries if entry.disabled]
 
     def get(self, atom: int) -> AtomAnnotation:
         """Return the annotation of an atom; an empty one if it has none."""
-        return next((note for note in self.notes if note.atom == atom), AtomAnnotation(atom))
+        return next((entry for entry in self.entries if entry.atom == atom), AtomAnnotation(atom))
 
     def atoms_named(self, name: str) -> list[int]:
         """Return the indices of the atoms with this name."""
-        return [note.atom for note in self.notes if note.name == name]
+        return [entry.atom for entry in self.entries if entry.name == name]
 
     def by_name(self) -> dict[str, list[int]]:
         """Return the indices of the active (not disabled) atoms by name; omit names without any."""
-        names = dict.fromkeys(note.name for note in self.notes if note.name)
+        names = dict.fromkeys(entry.name for entry in self.entries if entry.name)
         active = {
             name: [a for a in self.atoms_named(name) if not self.get(a).disabled] for name in names
         }
@@ -246,40 +248,40 @@ class AtomAnnotations:
         """Return the indices of the active atoms of each name that has several active atoms."""
         return [tuple(atoms) for atoms in self.by_name().values() if len(atoms) > 1]
 
-    def changed(self, atoms: Iterable[int], **values: Any) -> AtomAnnotations:
-        """Return the annotations after setting the fields `values` for these atoms.
+    def with_changes(self, atoms: Iterable[int], **fields: Any) -> AtomAnnotations:
+        """Return the annotations after setting these fields of some atoms.
 
         The date of an annotation that changes is today. Empty annotations are omitted.
         """
-        notes = {note.atom: note for note in self.notes}
+        entries = {entry.atom: entry for entry in self.entries}
         for atom in atoms:
-            new = replace(self.get(atom), **values)
+            new = replace(self.get(atom), **fields)
             if new != self.get(atom):
-                notes[atom] = replace(new, date=date.today().isoformat())
-        ordered = sorted(notes.values(), key=lambda note: note.atom)
-        return AtomAnnotations(tuple(note for note in ordered if not note.is_empty))
+                entries[atom] = replace(new, date=date.today().isoformat())
+        ordered = sorted(entries.values(), key=lambda entry: entry.atom)
+        return AtomAnnotations(tuple(entry for entry in ordered if not entry.is_empty))
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the annotations as JSON-serialisable dictionaries."""
-        return [asdict(note) for note in self.notes]
+        return [asdict(entry) for entry in self.entries]
 
     @classmethod
-    def from_list(cls, notes: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
+    def from_list(cls, entries: Sequence[Mapping[str, Any]]) -> AtomAnnotations:
         """Return the annotations from the result of `to_list`."""
-        return cls(tuple(AtomAnnotation(**note) for note in notes))
+        return cls(tuple(AtomAnnotation(**entry) for entry in entries))
 
     def concepts(self, labels: Sequence[str]) -> list[Concept]:
         """Return the concepts of all atoms; `labels` is the result of `atom_labels`."""
         concepts: dict[str, Concept] = {}
         for atom, label in enumerate(labels):
-            note = self.get(atom)
-            key = note.name or label
-            concept = concepts.get(key, Concept(key, (), note.group, is_named=bool(note.name)))
+            entry = self.get(atom)
+            key = entry.name or label
+            concept = concepts.get(key, Concept(key, (), entry.group, is_named=bool(entry.name)))
             concepts[key] = replace(
                 concept,
                 atoms=(*concept.atoms, atom),
-                group=concept.group or note.group,
-                artefact=concept.artefact or note.artefact,
+                group=concept.group or entry.group,
+                artefact=concept.artefact or entry.artefact,
             )
         return list(concepts.values())
 
@@ -293,19 +295,21 @@ def atom_labels(atom_classes: NDArray[np.int64], classes: Sequence[str]) -> list
     ]
 
 
-def parse_atom_selector(text: str, labels: Sequence[str], notes: AtomAnnotations) -> list[int]:
+def parse_atom_selector(
+    text: str, labels: Sequence[str], annotations: AtomAnnotations
+) -> list[int]:
     """Return the indices of the atoms that a text selects.
 
-    The text is a name in `notes`, or a comma-separated list of such names and of `labels`. Raise
-    ValueError for an unknown name or label.
+    The text is a name in `annotations`, or a comma-separated list of such names and of `labels`.
+    Raise ValueError for an unknown name or label.
     """
-    exact = notes.atoms_named(text.strip())
+    exact = annotations.atoms_named(text.strip())
     if exact:
         return exact
     atoms: list[int] = []
     for part in text.split(","):
         name = part.strip()
-        matches = [labels.index(name)] if name in labels else notes.atoms_named(name)
+        matches = [labels.index(name)] if name in labels else annotations.atoms_named(name)
         if not matches:
             raise ValueError(
                 f"unknown atom {name!r}. Write CLASS:NUMBER or a name that you gave; this model "
@@ -323,24 +327,24 @@ def _label_ranges(labels: Sequence[str]) -> str:
     return " and ".join(f"{names[0]} to {names[-1]}" for names in by_class.values())
 
 
-def check_notes(notes: object) -> None:
-    """Raise ValueError unless `notes` is a valid result of `AtomAnnotations.to_list`."""
-    if not isinstance(notes, list):
-        raise ValueError(f"atoms must be a list of annotations, not {short(notes)}")
-    for note in notes:
-        check_type("annotation of an atom", note, "dict[str, Any]")
-        if set(note) != set(_FIELD_TYPES):
+def check_atom_annotations(entries: object) -> None:
+    """Raise ValueError unless `entries` is a valid result of `AtomAnnotations.to_list`."""
+    if not isinstance(entries, list):
+        raise ValueError(f"atoms must be a list of annotations, not {short(entries)}")
+    for entry in entries:
+        check_type("annotation of an atom", entry, "dict[str, Any]")
+        if set(entry) != set(_FIELD_TYPES):
             raise ValueError(
                 f"an annotation of an atom must have the keys {sorted(_FIELD_TYPES)}, not "
-                f"{short(sorted(note))}"
+                f"{short(sorted(entry))}"
             )
         for name, kind in _FIELD_TYPES.items():
-            check_type(f"atoms: {name}", note[name], kind)
-        check_whole_number("atoms: atom", note["atom"], 0)
-        check_name(note["name"])
-        check_name(note["group"])
-        date.fromisoformat(note["date"])
-    atoms = [note["atom"] for note in notes]
+            check_type(f"atoms: {name}", entry[name], kind)
+        check_whole_number("atoms: atom", entry["atom"], 0)
+        check_name(entry["name"])
+        check_name(entry["group"])
+        date.fromisoformat(entry["date"])
+    atoms = [entry["atom"] for entry in entries]
     if sorted(set(atoms)) != atoms:
         raise ValueError("atoms: expected one annotation per atom, in order")
 

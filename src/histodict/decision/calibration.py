@@ -46,7 +46,7 @@ class Calibration:
     ----------
     slopes : (n_scores, n_classes)
     offsets : (n_classes,)
-    nonconformity_scores : (n_images,), 1 − p for the true class of each calibration image, sorted
+    nonconformity_scores : (n_images,), 1 − p of the true class of each calibration image, sorted
     """
 
     slopes: NDArray[np.float64]
@@ -55,7 +55,11 @@ class Calibration:
 
     @classmethod
     def fit(
-        cls, scores: NDArray[np.float64], labels: NDArray[np.int64], *, at_zero: bool = False
+        cls,
+        scores: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        *,
+        boundary_at_zero: bool = False,
     ) -> Calibration:
         """Fit the calibration to out-of-fold scores.
 
@@ -63,7 +67,7 @@ class Calibration:
         ----------
         scores : (n_images, n_scores)
         labels : (n_images,), class indices
-        at_zero : whether to fix equal probabilities of two classes at score 0
+        boundary_at_zero : whether two classes must have equal probabilities at score 0
         """
         n_classes = int(labels.max()) + 1
         counts = np.bincount(labels, minlength=n_classes)
@@ -79,7 +83,7 @@ class Calibration:
             symmetric = scores * np.array([-0.5, 0.5]) / scale
             slope, offset = (
                 (_fit_temperature(symmetric, targets, weights), 0.0)
-                if at_zero
+                if boundary_at_zero
                 else _fit_platt(scores[:, 0] / scale, targets, weights)
             )
             slopes = np.array([[-slope / 2, slope / 2]]) / scale
@@ -183,8 +187,8 @@ class ScoreCombination:
 
     Attributes
     ----------
-    scales, weights : (n_members,), divisor and weight of each member's scores; the sum of the
-        weights is 1
+    scales : (n_members,), divisor of the scores of each member
+    weights : (n_members,), weight of each member; their sum is 1
     offset : constant added to the mean; 0 for more than two classes
     tanh_scale : scaled scores x are replaced by tanh(tanh_scale · x) / tanh_scale unless this is 0
     """
@@ -218,7 +222,9 @@ class ScoreCombination:
         if scores.shape[1] == 1:
             boundary = Calibration.fit(scores, labels).boundary_score()
             combination = replace(combination, offset=-boundary * _shrinkage_factor(n_patients))
-        return combination, Calibration.fit(scores + combination.offset, labels, at_zero=True)
+        return combination, Calibration.fit(
+            scores + combination.offset, labels, boundary_at_zero=True
+        )
 
     @classmethod
     def with_equal_weights(cls, member_scores: NDArray[np.float64]) -> ScoreCombination:
@@ -249,7 +255,7 @@ class ScoreCombination:
             mean: NDArray[np.float64] = total / weights.sum(axis=-2)
         return mean + self.offset
 
-    def score_gradients(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def member_factors(self, member_scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return factors (n_members, n_scores) with scores = Σ factors · member_scores + offset.
 
         The sum is over the members. The contributions of atoms to the score of a member are

@@ -144,20 +144,21 @@ def measure_largest_regions(
 
 
 @dataclass(frozen=True)
-class SizeCurve:
-    """False negative and false positive rates, (20,), for a minimum region size m of 1 … 20."""
+class RegionSizeCurve:
+    """False negative and false positive rates, (20,), for minimum region sizes from 1 to 20."""
 
     false_negative_rate: NDArray[np.float64]
     false_positive_rate: NDArray[np.float64]
 
     @classmethod
-    def from_regions(cls, findings: Sequence[LargestRegionSizes]) -> SizeCurve:
-        """Return the rates over training images, some with and some without true regions."""
-        hits = np.array(
-            [f.true_positive_size for f in findings if f.true_positive_size is not None]
-        )
+    def from_regions(cls, regions: Sequence[LargestRegionSizes]) -> RegionSizeCurve:
+        """Compute the rates from the largest regions of each training image.
+
+        Raise ValueError unless there are images with tissue inside and outside of true regions.
+        """
+        hits = np.array([r.true_positive_size for r in regions if r.true_positive_size is not None])
         false_alarms = np.array(
-            [f.false_positive_size for f in findings if f.false_positive_size is not None]
+            [r.false_positive_size for r in regions if r.false_positive_size is not None]
         )
         for name, values in (("with", hits), ("without", false_alarms)):
             if len(values) == 0:
@@ -172,13 +173,15 @@ class SizeCurve:
 
     @property
     def min_patches(self) -> int:
-        """Smallest m for which the two rates are closest to (0, 0)."""
+        """Minimum region size whose two rates are closest to (0, 0); the smallest of several."""
         return int(np.argmin(np.hypot(self.false_negative_rate, self.false_positive_rate))) + 1
 
 
-Record = dict[str, Any]
-NOTE = "tuned on these images; not an estimate for unseen patients"
-TRAINED_NOTE = "used to train this model; scores on them are not an estimate for unseen patients"
+ChangeRecord = dict[str, Any]
+TUNED_IMAGES_NOTE = "tuned on these images; not an estimate for unseen patients"
+TRAINED_IMAGES_NOTE = (
+    "used to train this model; scores on them are not an estimate for unseen patients"
+)
 _MANUAL, _ADAPTED, _REFIT, _ATOMS = "manual", "adapted", "refit", "atoms"
 _DESCRIPTIONS = {
     _MANUAL: "set manually",
@@ -203,48 +206,53 @@ def fingerprint(image: Path) -> str:
     return sampled_digest(image)[:_FINGERPRINT_LENGTH]
 
 
-def with_change(training: Mapping[str, Any], source: str, **values: Any) -> dict[str, Any]:
-    """Return a training record with a further change of the decision.
+def add_change(training: Mapping[str, Any], source: str, **entries: Any) -> dict[str, Any]:
+    """Return a training record with one more change of the decision.
 
     Parameters
     ----------
     training : training record of the model
     source : "manual", "adapted", "refit" or "atoms"
-    values : entries of the change, keys of `_FIELD_TYPES`: `previous` and `value`, the threshold
-        before and after; `shift`, the amount that the change subtracts from scores; and others
+    entries : further entries of the change: `previous` and `value`, the threshold before and after;
+        `shift`, the amount that the change subtracts from scores; `n_images` and `images`
     """
     defaults = {"n_images": 0, "images": [], "previous": None, "value": None, "shift": None}
-    change = {"source": source, "date": date.today().isoformat()} | defaults | values
-    return {**training, "tuning": [*changes(training), change]}
+    change = {"source": source, "date": date.today().isoformat()} | defaults | entries
+    return {**training, "tuning": [*list_changes(training), change]}
 
 
 def add_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> dict[str, Any]:
-    """Return a training record with the fingerprints of images added to the last change."""
-    if not changes(training):
+    """Return a training record whose last change lists the fingerprints of these images.
+
+    They replace the images that the change listed before. Raise ValueError if the record contains
+    no change of the decision.
+    """
+    if not list_changes(training):
         raise ValueError(
             "the decision rule of this model was not changed, so there is nothing to record"
         )
-    *earlier, last = changes(training)
+    *earlier, last = list_changes(training)
     fingerprints = sorted({fingerprint(path) for path in images} - {""})
     last = last | {"n_images": max(last["n_images"], len(fingerprints)), "images": fingerprints}
     return {**training, "tuning": [*earlier, last]}
 
 
-def with_new_changes(
+def add_member_changes(
     training: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the training record of an ensemble with new changes of one of its members.
+    """Return the training record of an ensemble with the new changes of a member added.
 
     Parameters
     ----------
     training : training record of the ensemble
-    before, after : training records of the member; changes that only `after` has are added
+    before : earlier training record of the member
+    after : later training record of the member; changes that only this has are added
     """
-    new = changes(after)[len(changes(before)) :]
-    return {**training, "tuning": [*changes(training), *new]} if new else dict(training)
+    new = list_changes(after)[len(list_changes(before)) :]
+    return {**training, "tuning": [*list_changes(training), *new]} if new else dict(training)
 
 
-def changes(training: Mapping[str, Any]) -> list[Record]:
+def list_changes(training: Mapping[str, Any]) -> list[ChangeRecord]:
     """Return all changes of the decision in a training record, oldest first."""
     return list(training.get("tuning", []))
 
@@ -254,7 +262,7 @@ def image_fingerprints(images: Iterable[object]) -> list[str]:
     return sorted({fingerprint(path) for path in images if isinstance(path, Path)} - {""})
 
 
-def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+def count_training_images(training: Mapping[str, Any], images: Iterable[Path]) -> int:
     """Return how many of these images the model was trained on; missing files do not count."""
     known: set[str] = set()
     while training:
@@ -263,9 +271,9 @@ def count_trained_on(training: Mapping[str, Any], images: Iterable[Path]) -> int
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
-def count_tuned_on(training: Mapping[str, Any], images: Iterable[Path]) -> int:
+def count_tuning_images(training: Mapping[str, Any], images: Iterable[Path]) -> int:
     """Return how many of these images the decision was tuned on; missing files do not count."""
-    known = {image for change in changes(training) for image in change["images"]}
+    known = {image for change in list_changes(training) for image in change["images"]}
     return sum(fingerprint(image) in known for image in images) if known else 0
 
 
@@ -274,7 +282,7 @@ def total_shift(training: Mapping[str, Any]) -> float | None:
 
     Return None if a change does not subtract the same amount from all scores.
     """
-    shifts = [change["shift"] for change in changes(training)]
+    shifts = [change["shift"] for change in list_changes(training)]
     return None if None in shifts else float(sum(shifts))
 
 
@@ -283,17 +291,17 @@ def original_threshold(training: Mapping[str, Any]) -> float | None:
 
     Return None if there are no changes, or if some are not manual.
     """
-    record = changes(training)
+    record = list_changes(training)
     is_known = bool(record) and {change["source"] for change in record} == {_MANUAL}
     return record[0]["previous"] if is_known else None
 
 
 def describe_tuning(training: Mapping[str, Any]) -> str:
     """Describe the changes of the decision for a model card; "" if there are none."""
-    return "; ".join(map(_describe, changes(training)))
+    return "; ".join(map(_describe, list_changes(training)))
 
 
-def _describe(change: Record) -> str:
+def _describe(change: ChangeRecord) -> str:
     text = _DESCRIPTIONS[change["source"]]
     if change["previous"] is not None and change["value"] is not None:
         text += f" from {change['previous']:.3g} to {change['value']:.3g}"
@@ -318,12 +326,12 @@ def check_tuning(changes: object) -> None:
         check_whole_number("tuning: n_images", change["n_images"], 0)
 
 
-ERROR_RATE = 0.05
-_MIN_FRACTION = 0.1
-_N_DRAWS = 1000
+SIGNIFICANCE_LEVEL = 0.05
+_MIN_GROUP_FRACTION = 0.1
+_N_SIMULATIONS = 1000  # samples of a normal distribution
 _MAX_IMAGES = 1000  # maximum size of a simulated sample; t is slightly smaller for larger samples
 _HISTOGRAM_RANGE, _N_BINS = 5.0, 256  # standard deviations to either side of the median
-_WIDTHS = np.geomspace(1.5, 0.08, 60)
+_SMOOTHING_WIDTHS = np.geomspace(1.5, 0.08, 60)
 
 
 def is_bimodal(scores: NDArray[np.float64]) -> bool:
@@ -355,8 +363,8 @@ def _critical_width(n_images: int) -> float:
 
     `n_images` is the size of the samples.
     """
-    draws = np.random.default_rng(0).normal(size=(_N_DRAWS, n_images))
-    return float(np.quantile(_closing_widths(draws), 1 - ERROR_RATE))
+    samples = np.random.default_rng(0).normal(size=(_N_SIMULATIONS, n_images))
+    return float(np.quantile(_closing_widths(samples), 1 - SIGNIFICANCE_LEVEL))
 
 
 def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -367,7 +375,7 @@ def _closing_widths(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     counts = _histograms(scores)
     widths = np.zeros(len(scores))
-    for width in _WIDTHS:  # decreasing, so the first valley found is the last to close
+    for width in _SMOOTHING_WIDTHS:  # decreasing, so the first valley found is the last to close
         is_unresolved = widths == 0
         if is_unresolved.any():
             widths[is_unresolved] = np.where(
@@ -386,7 +394,7 @@ def _histograms(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return counts
 
 
-@lru_cache(maxsize=len(_WIDTHS))
+@lru_cache(maxsize=len(_SMOOTHING_WIDTHS))
 def _smoothing_matrix(width: float) -> NDArray[np.float64]:
     """Return the matrix (n_bins, n_bins) of a Gaussian filter.
 
@@ -401,8 +409,8 @@ def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
     cumulative = np.cumsum(density, axis=1) / density.sum(axis=1, keepdims=True)
     inner = density[:, 1:-1]
     is_minimum = (inner <= density[:, :-2]) & (inner < density[:, 2:])
-    separates_groups = (cumulative[:, 1:-1] >= _MIN_FRACTION) & (
-        cumulative[:, 1:-1] <= 1 - _MIN_FRACTION
+    separates_groups = (cumulative[:, 1:-1] >= _MIN_GROUP_FRACTION) & (
+        cumulative[:, 1:-1] <= 1 - _MIN_GROUP_FRACTION
     )
     return np.asarray((is_minimum & separates_groups).any(axis=1))
 
@@ -410,8 +418,8 @@ def _has_valley(density: NDArray[np.float64]) -> NDArray[np.bool_]:
 MIN_IMAGES = 10  # minimum number of images for an adaptation
 
 
-def unlabelled_threshold(scores: NDArray[np.float64]) -> float:
-    """Return the adapted threshold of scores (n_images,): half the midpoint of two groups."""
+def adapted_threshold(scores: NDArray[np.float64]) -> float:
+    """Return half the midpoint between the two groups of scores (n_images,), as threshold."""
     if len(scores) < MIN_IMAGES:
         raise ValueError(
             f"{pluralize(len(scores), 'image')} with tissue {'is' if len(scores) == 1 else 'are'} "
@@ -447,7 +455,7 @@ class ThresholdAdaptation:
 
     @classmethod
     def from_scores(cls, scores: Sequence[float], threshold: float) -> ThresholdAdaptation:
-        """Return the effect of a threshold from `unlabelled_threshold` on scores.
+        """Return the effect of a threshold from `adapted_threshold` on scores.
 
         Scores that are NaN, of images without tissue, are ignored.
         """

@@ -122,7 +122,7 @@ def match_atoms(A: ArrayLike, B: ArrayLike) -> Matching:
 
 
 def best_matches(A: ArrayLike, B: ArrayLike) -> Matching:
-    """Return the most similar atom of B for each atom of A; it may be the same for several."""
+    """Return the most similar atom of B for each atom of A; several may have the same partner."""
     cosines = abs_cosines(A, B)
     if not cosines.shape[1]:
         return Matching(np.full(len(cosines), -1, np.int64), np.zeros(len(cosines)))

@@ -32,7 +32,7 @@ from ..utils.parallel import map_blocks, single_blas_thread
 
 @dataclass(frozen=True)
 class GroupBlock:
-    """Rows of S that belong to one group."""
+    """Block of consecutive rows of the codes S, all of one group."""
 
     group: int
     rows: slice
@@ -76,13 +76,16 @@ class FistaCodes:
     ) -> None:
         """Take proximal gradient steps with momentum from the current S.
 
+        They lower Σ_s (½ s H sᵀ − b sᵀ + penalty·‖s‖₁) + ½ Σ_ij n_i C_ij m_i m_jᵀ, where s are the
+        rows of S, and group i has n_i rows with mean m_i.
+
         Parameters
         ----------
-        H : (n_atoms, n_atoms), curvature
-        products : function of a block that returns b of its rows, (n_rows, n_atoms)
+        H : (n_atoms, n_atoms)
+        products : function of a block that returns the vector b of each row, (n_rows, n_atoms)
         penalty : l1 penalty
         n_steps : number of steps
-        coupling : C, (n_groups, n_groups); None for 0
+        coupling : (n_groups, n_groups), the matrix C; None for 0
         """
         with single_blas_thread():
             L = float(np.linalg.eigvalsh(H.astype(np.float64))[-1])
@@ -93,13 +96,15 @@ class FistaCodes:
         means = means_previous = self.means
         beta, t = 0.0, 1.0
         for _ in range(n_steps):
-            group_step = (-C @ (means + beta * (means - means_previous)) / L).astype(self.S.dtype)
-            totals, ascent = self._step(T, B, group_step, penalty / L, beta)
+            coupling_step = (-C @ (means + beta * (means - means_previous)) / L).astype(
+                self.S.dtype
+            )
+            totals, ascent = self._step(T, B, coupling_step, penalty / L, beta)
             means, means_previous = totals / self.group_sizes[:, None], means
             t_previous, t = (1.0, 1.0) if ascent > 0 else (t, (1 + sqrt(1 + 4 * t * t)) / 2)
             beta = (t_previous - 1) / t
 
-    def sums(
+    def compute_sums(
         self,
         Y: NDArray[Any],
         weight_codes: Callable[[NDArray[Any], int], NDArray[Any]] | None = None,
@@ -130,13 +135,13 @@ class FistaCodes:
         self,
         T: NDArray[Any],
         B: list[NDArray[Any]],
-        group_step: NDArray[Any],
+        coupling_step: NDArray[Any],
         threshold: float,
         beta: float,
     ) -> tuple[NDArray[np.float64], float]:
         """Take a proximal gradient step from Z = S + β(S − S_previous) with step size 1/L.
 
-        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `group_step` is minus the
+        T is I − H/L, B the blocks of b/L, and `threshold` penalty/L. `coupling_step` is minus the
         gradient of the coupling term over L, for each group. Return the sums of the new codes of
         each group, and a number that is positive if the momentum increases the objective.
         """
@@ -147,7 +152,7 @@ class FistaCodes:
             Z = S + beta * (S - S_previous)
             U = Z @ T
             U += B[index]
-            U += group_step[block.group]
+            U += coupling_step[block.group]
             U -= np.clip(U, -threshold, threshold)
             Z -= U
             ascent = float(np.vdot(Z, U - S))

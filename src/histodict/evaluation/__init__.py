@@ -226,12 +226,12 @@ def choose_splits(
         return load_splits(Path(protocol), manifest)
     check_choice("protocol", protocol, ("k-fold", "hold-out", "site", "predefined", "FILE.json"))
     if protocol == "k-fold":
-        return k_folds(manifest, n_folds, n_repeats=n_repeats, by=by)
+        return k_folds(manifest, n_folds, n_repeats=n_repeats, unit=by)
     if protocol == "hold-out":
-        return learning_curve_splits(manifest, per_class, n_repeats=n_repeats, by=by)
+        return learning_curve_splits(manifest, per_class, n_repeats=n_repeats, unit=by)
     if protocol == "site":
         return leave_one_site_out(manifest)
-    return predefined_split(manifest, by=by)
+    return predefined_split(manifest, unit=by)
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,7 @@ def provenance(evaluation: Evaluation) -> dict[str, Any]:
         "protocol": dict(evaluation.splits.protocol),
         **({"region": evaluation.region} if evaluation.region else {}),
         "confounders": [asdict(found) for found in evaluation.confounders],
-        "kept_apart": sorted({split.by for split in evaluation.splits}),
+        "kept_apart": sorted({split.unit for split in evaluation.splits}),
         "seeds": evaluation.seeds,
         "draws_of_patients": N_REPLICATES,
         "recipes": {name: plan.to_dict() for name, plan in evaluation.plans.items()},

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.record import count_patients
 from ..decision.aggregation import score_columns
-from ..decision.threshold import NOTE, describe_tuning, original_threshold, total_shift
+from ..decision.threshold import TUNED_IMAGES_NOTE, describe_tuning, original_threshold, total_shift
 from ..metrics.intervals import (
     Metric,
     UndefinedMetricError,
@@ -35,7 +35,7 @@ from ..metrics.intervals import (
 )
 from ..metrics.scores import RocCurve, auc, balanced_accuracy, sensitivity, specificity
 from ..model_selection.protocols import Repeat, collect_repeats
-from ..model_selection.splits import Split, cross_validated
+from ..model_selection.splits import Split, is_cross_validated
 from ..models import Model
 from ..models.inputs import find_patches_in_region, labelled_patch_mask, region_patch_mask
 from ..models.predictions import NO_TISSUE_LABEL
@@ -344,7 +344,7 @@ class Repeats:
     @cached_property
     def cross_validated(self) -> bool:
         """Whether a test patient of one split is a training patient of another."""
-        return cross_validated(self.manifest, [result.task.split for result in self.results])
+        return is_cross_validated(self.manifest, [result.task.split for result in self.results])
 
     def select(self, method: str, size: int | None, kind: str) -> list[Repeat]:
         """Return the repeats of a method.
@@ -469,7 +469,7 @@ def score_before_tuning(model: Model, rows: Sequence[Row], n_tuned: int) -> dict
     scores = score_predictions(model.class_names_, as_trained) if as_trained else None
     return {
         "n_images": n_tuned,
-        "note": NOTE,
+        "note": TUNED_IMAGES_NOTE,
         "changes": describe_tuning(model.training_info_),
         "untuned": scores["metrics"] if scores else None,
     }

@@ -53,15 +53,15 @@ class AtomStability:
 
     Attributes
     ----------
-    seeds, halves : (n_atoms,), |cos| with the most similar atom after training with other seeds, or
-        on halves of the patients; mean over the trainings
-    matched_seeds, matched_halves : mean |cos| over the atoms if they are matched one to one
-    n_trainings : number of trainings of each kind
+    other_seeds : (n_atoms,), mean |cos| with the most similar atoms of trainings with other seeds
+    halves : (n_atoms,), the same for trainings on halves of the patients
+    matched_other_seeds, matched_halves : means over atoms that are matched one to one
+    n_trainings : number of trainings with other seeds, and of those on halves
     """
 
-    seeds: NDArray[np.float64]
+    other_seeds: NDArray[np.float64]
     halves: NDArray[np.float64]
-    matched_seeds: float
+    matched_other_seeds: float
     matched_halves: float
     n_trainings: int
 
@@ -77,8 +77,9 @@ def measure_stability(
 
     Parameters
     ----------
-    model, manifest : model whose atoms are compared, and its training images
-    n_trainings : number of trainings with other seeds, and of trainings on halves
+    model : model whose atoms are compared
+    manifest : training images of the model
+    n_trainings : number of trainings with other seeds, and number of trainings on halves
     train : function (seed, images) that trains a model of the same recipe
     """
     rng = np.random.default_rng(model.random_state)
@@ -86,10 +87,10 @@ def measure_stability(
     for index in range(n_trainings):
         callback(Progress("stability", 2 * index, 2 * n_trainings))
         seed = model.random_state + 1 + index
-        runs["seeds"].append(_compare(model, train(seed, manifest)))
+        runs["seeds"].append(_compare_atoms(model, train(seed, manifest)))
         callback(Progress("stability", 2 * index + 1, 2 * n_trainings))
         half = train(model.random_state, _select_half(manifest, rng))
-        runs["halves"].append(_compare(model, half))
+        runs["halves"].append(_compare_atoms(model, half))
     callback(Progress("stability", 2 * n_trainings, 2 * n_trainings))
     seeds, halves = (np.mean([best for best, _ in runs[key]], axis=0) for key in runs)
     matched_seeds, matched_halves = (
@@ -98,7 +99,7 @@ def measure_stability(
     return AtomStability(seeds, halves, matched_seeds, matched_halves, n_trainings)
 
 
-def _compare(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
+def _compare_atoms(reference: Any, other: Any) -> tuple[NDArray[np.float64], float]:
     """Return largest |cos| of each reference atom, and mean |cos| of a one-to-one matching."""
     (D, classes), (E, other_classes) = _unprojected_atoms(reference), _unprojected_atoms(other)
     best, matched = np.zeros(len(D)), np.zeros(len(D))
@@ -155,22 +156,21 @@ class AtomStatistics:
     atom : index of the atom in the dictionary
     label : label CLASS:NUMBER
     class_name : class of the atom
-    name, group, artefact, disabled : annotations by the user, see `AtomAnnotation`
+    name, group, artefact, disabled : annotations by the user, as in `AtomAnnotation`
     digest : digest of the atom, which identifies it across models
     fractions : for each class, the fraction of the patches that use the atom
-    n_patients, of_patients : number of patients with a patch that uses the atom, and of all
-        patients
-    auc, auc_low, auc_high : AUC of the usage per patient for the class of the atom against the
-        others, with a 95 % interval from a bootstrap of patients
+    n_patients : number of patients with a patch that uses the atom
+    of_patients : number of all patients
+    auc : AUC of the usage per patient for the class of the atom against the other classes
+    auc_low, auc_high : 95 % confidence interval of the AUC, from a bootstrap of patients
     group_variance_share : for "site", "patient" and "slide", the fraction of the variance of usage
         that lies between them, within a class (slides: within a patient)
-    largest_patient_share : largest fraction of the usage in the atom's class that is due to one
-        patient
-    site_variance_fraction, site_adjusted_p_value, site_p_value : see `ConfoundingTest`;
-        `site_p_value` is the same for all atoms
-    site, site_excess : site whose usage exceeds that of other sites of the same class most, and the
-        difference of the mean usages
-    similarity_other_seeds, similarity_half_of_patients : stability, see `AtomStability`
+    largest_patient_share : largest fraction of the usage in the atom's class by one patient
+    site_variance_fraction : fraction of the variance of usage between sites; see `ConfoundingTest`
+    site_p_value, site_adjusted_p_value : p-value of all atoms together, and adjusted for this atom
+    site : site whose mean usage exceeds that of the other sites of a class most
+    site_excess : this excess, a difference of mean usages
+    similarity_other_seeds, similarity_half_of_patients : stability, as in `AtomStability`
     is_site_confounded : whether the atom meets the criteria of docs/concepts.md
     """
 
@@ -210,11 +210,7 @@ class AtomStatistics:
         fractions, variance_shares = values.pop("fractions"), values.pop("group_variance_share")
         values |= {f"usage_{name}": share for name, share in fractions.items()}
         for level, interval in variance_shares.items():
-            columns = (
-                f"variance_share_{level}",
-                f"variance_share_{level}_low",
-                f"variance_share_{level}_high",
-            )
+            columns = [f"variance_share_{level}{limit}" for limit in ("", "_low", "_high")]
             values |= dict(zip(columns, interval, strict=True))
         return {
             column: None if isinstance(value, float) and np.isnan(value) else value
@@ -224,9 +220,10 @@ class AtomStatistics:
 
 @dataclass(frozen=True)
 class _Units:
-    """Units of the statistics: usage and mean codes of the atoms, (n_units, n_atoms).
+    """Units of the statistics: patients in a class, or images.
 
-    A unit is a patient in a class, or an image. It has a class index and the record of an image.
+    `usage` and `weights` (n_units, n_atoms) are the fraction of the patches that use an atom, and
+    its mean code. `classes` are class indices, and `records` the record of an image of each unit.
     """
 
     usage: NDArray[np.float64]
@@ -263,8 +260,8 @@ def _slide(record: ImageRecord) -> str:
 
 def compute_atom_statistics(
     atoms: AtomTable,
-    notes: AtomAnnotations,
-    gallery: PatchSample,
+    annotations: AtomAnnotations,
+    sample: PatchSample,
     labels: Sequence[str],
     records: Sequence[ImageRecord],
     classes: Sequence[str],
@@ -274,14 +271,17 @@ def compute_atom_statistics(
 
     Parameters
     ----------
-    atoms, notes : atoms of the model, and their annotations
-    gallery, labels : sample of patches of the records, and the label of each patch
-    records, classes : images of the sample, and class names
+    atoms : atoms of the model
+    annotations : annotations of the atoms
+    sample : sample of patches
+    labels : label of each patch
+    records : images of the sample
+    classes : class names
     stability : similarity to the atoms of repeated trainings; None if it was not measured
     """
     patient_of_record = np.unique([_patient(r) for r in records], return_inverse=True)[1]
-    units = _collect_units(gallery, labels, records, classes, patient_of_record)
-    images = _collect_units(gallery, labels, records, classes, np.arange(len(records)))
+    units = _collect_units(sample, labels, records, classes, patient_of_record)
+    images = _collect_units(sample, labels, records, classes, np.arange(len(records)))
     aucs = [
         auc_per_feature(units.usage, units.classes == class_index, units.patients)
         for class_index in range(len(classes))
@@ -293,22 +293,22 @@ def compute_atom_statistics(
     variance_shares = _variance_shares_by_level(with_site, images)
     names = [name for name in classes if name in set(labels)]
     groups = np.array([classes.index(n) if n in classes else len(classes) for n in labels])
-    fractions = gallery.fractions(groups, len(classes) + 1)
+    fractions = sample.fractions(groups, len(classes) + 1)
     n_patients_using = _count_patients_using(units)
     n_patients = len(np.unique(units.patients))
     result = []
     for atom, label in enumerate(atom_labels(atoms.classes, classes)):
-        class_index, note = int(atoms.classes[atom]), notes.get(atom)
+        class_index, annotation = int(atoms.classes[atom]), annotations.get(atom)
         site, excess = _find_top_site(with_site, atom)
         result.append(
             AtomStatistics(
                 atom=atom,
                 label=label,
                 class_name=classes[class_index],
-                name=note.name,
-                group=note.group,
-                artefact=note.artefact,
-                disabled=note.disabled,
+                name=annotation.name,
+                group=annotation.group,
+                artefact=annotation.artefact,
+                disabled=annotation.disabled,
                 digest=atoms.digest(atom),
                 fractions={name: float(fractions[classes.index(name), atom]) for name in names},
                 n_patients=int(n_patients_using[atom]),
@@ -326,7 +326,7 @@ def compute_atom_statistics(
                 site_adjusted_p_value=float(test.adjusted_p_values[atom]),
                 site=site,
                 site_excess=excess,
-                similarity_other_seeds=float(stability.seeds[atom]) if stability else np.nan,
+                similarity_other_seeds=float(stability.other_seeds[atom]) if stability else np.nan,
                 similarity_half_of_patients=float(stability.halves[atom]) if stability else np.nan,
                 is_site_confounded=bool(is_confounded[atom]),
             )
@@ -338,7 +338,7 @@ def _select_site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
     """Return the mask (n_atoms,) of site-confounded atoms.
 
     No atom is selected if the test of all atoms is not significant; otherwise at least the atom
-    with the largest η² is.
+    with the largest variance fraction is.
     """
     if not test.p_value <= MAX_SITE_P_VALUE:
         return np.zeros(len(test.variance_fractions), bool)
@@ -349,7 +349,7 @@ def _select_site_confounded(test: ConfoundingTest) -> NDArray[np.bool_]:
 
 
 def _variance_shares_by_level(with_site: _Units, images: _Units) -> dict[str, NDArray[np.float64]]:
-    """Return the variance share and its limits (low, high) of each level, (3, n_atoms).
+    """Return the variance share, its lower and its upper limit at each level, (3, n_atoms).
 
     Levels are "site" (sites compared within a class, over patients), "patient" (patients within a
     class, over images) and "slide" (slides within a patient and class, over images).
@@ -372,22 +372,21 @@ def _variance_shares_by_level(with_site: _Units, images: _Units) -> dict[str, ND
 
 
 def _collect_units(
-    gallery: PatchSample,
+    sample: PatchSample,
     labels: Sequence[str],
     records: Sequence[ImageRecord],
     classes: Sequence[str],
     unit_of_record: NDArray[Any],
 ) -> _Units:
-    """Collect units from labelled patches; `unit_of_record` is the patient or image index."""
+    """Group patches by unit and class; `unit_of_record` is the patient or image of each record."""
     known = np.flatnonzero([label in classes for label in labels])
     class_indices = np.array([classes.index(labels[patch]) for patch in known.tolist()], np.int64)
-    keys = unit_of_record[gallery.images[known]] * len(classes) + class_indices
+    keys = unit_of_record[sample.images[known]] * len(classes) + class_indices
     unit_keys, first, groups = np.unique(keys, return_index=True, return_inverse=True)
-    selected = gallery.select(known)
-    usage, weights = (
-        mean(groups, len(unit_keys)) for mean in (selected.fractions, selected.mean_weights)
-    )
-    unit_records = [records[int(image)] for image in gallery.images[known[first]]]
+    selected = sample.select(known)
+    usage = selected.fractions(groups, len(unit_keys))
+    weights = selected.mean_weights(groups, len(unit_keys))
+    unit_records = [records[int(image)] for image in sample.images[known[first]]]
     return _Units(usage, weights, class_indices[first], unit_records)
 
 
@@ -408,7 +407,7 @@ def _largest_patient_fraction(units: _Units, class_index: int, atom: int) -> flo
 
 
 def _find_top_site(units: _Units, atom: int) -> tuple[str, float]:
-    """Return the site whose mean usage most exceeds that of others of a class, and the excess."""
+    """Return the site whose mean usage most exceeds the other sites of a class, and the excess."""
     best, best_site = 0.0, ""
     sites = np.array([_site(record) for record in units.records])
     for class_index in np.unique(units.classes):
@@ -431,14 +430,17 @@ class AtomReportData:
 
     Attributes
     ----------
-    atoms, gallery, labels : atoms of the model, sample of patches, and label of each patch
+    atoms : atoms of the model
+    sample : sample of patches
+    labels : label of each patch
     classes : usage of the most used atoms of each class
-    statistics, stability : statistics of all atoms, and stability if it was measured
-    flagged : site-confounded atoms of each class; classes by decreasing maximum variance fraction
+    statistics : statistics of all atoms
+    stability : stability of the atoms; None if it was not measured
+    flagged : usage of the site-confounded atoms by class, largest variance fraction first
     """
 
     atoms: AtomTable
-    gallery: PatchSample
+    sample: PatchSample
     labels: list[str]
     classes: list[ClassAtomUsage]
     statistics: list[AtomStatistics]
@@ -449,30 +451,27 @@ class AtomReportData:
     def from_model(
         cls,
         model: Model,
-        gallery: PatchSample,
+        sample: PatchSample,
         records: Sequence[ImageRecord],
         n_atoms: int,
         stability: AtomStability | None = None,
     ) -> AtomReportData:
-        """Compute the report from patches (`gallery`), with up to `n_atoms` atoms per class."""
-        atoms, labels = _get_atoms(model), patch_labels(model, gallery, records)
+        """Compute the report from a sample of patches, with up to `n_atoms` atoms per class."""
+        atoms, labels = _get_atoms(model), patch_labels(model, sample, records)
         patients, names = patient_indices(records), model.class_names_
-        shown = partial(most_used_atoms, atoms, gallery, labels, names, patients=patients)
-        notes = model.model_.atom_annotations
+        shown = partial(most_used_atoms, atoms, sample, labels, names, patients=patients)
+        annotations = model.model_.atom_annotations
         statistics = compute_atom_statistics(
-            atoms, notes, gallery, labels, records, names, stability
+            atoms, annotations, sample, labels, records, names, stability
         )
         confounded = [each.atom for each in statistics if each.is_site_confounded]
-        flagged = [use for use in shown(n_atoms=n_atoms, only=confounded) if use.atoms]
-        flagged.sort(
-            key=lambda use: (
-                -max(statistics[usage.atom].site_variance_fraction for usage in use.atoms)
-            )
-        )
-        return cls(atoms, gallery, labels, shown(n_atoms=n_atoms), statistics, stability, flagged)
+        flagged = [use for use in shown(n_atoms=n_atoms, candidates=confounded) if use.atoms]
+        fractions = [each.site_variance_fraction for each in statistics]
+        flagged.sort(key=lambda use: -max(fractions[usage.atom] for usage in use.atoms))
+        return cls(atoms, sample, labels, shown(n_atoms=n_atoms), statistics, stability, flagged)
 
     @property
-    def confounding(self) -> list[AtomStatistics]:
+    def confounded_atoms(self) -> list[AtomStatistics]:
         """Statistics of the site-confounded atoms, by decreasing variance fraction."""
         confounded = [each for each in self.statistics if each.is_site_confounded]
         return sorted(confounded, key=lambda each: -each.site_variance_fraction)
@@ -489,7 +488,7 @@ def atom_statistics(
     ----------
     model : fitted model with atoms; the first member of an ensemble is used
     images : labelled images as `fit` takes them, such as the training images
-    stability : number of trainings with other seeds, and of trainings on halves of the patients
+    stability : number of trainings with other seeds, and as many on halves of the patients
     callback : receives the progress
 
     Returns
@@ -517,10 +516,11 @@ def collect_atom_report(
 
     Parameters
     ----------
-    model, manifest : fitted model with atoms, and labelled images to sample patches from
+    model : fitted model with atoms
+    manifest : labelled images to sample patches from
     n_atoms : maximum number of atoms per class
     cache : cache folder of the training, which may contain encoder features
-    n_trainings : number of trainings with other seeds, and of trainings on halves of the patients
+    n_trainings : number of trainings with other seeds, and number of trainings on halves
     """
     check_whole_number("atoms", n_atoms, 1)
     check_whole_number("stability", n_trainings, 0)
@@ -528,13 +528,13 @@ def collect_atom_report(
     records, pipeline = manifest.records, copy(model.model_)
     pipeline.cache = ArrayCache(cache) if cache else model.model_.cache
     n_patches = max(N_PATCHES, _MIN_PATCHES_PER_IMAGE * len(records))
-    gallery = PatchSample.from_records(pipeline, records, model.random_state, callback, n_patches)
+    sample = PatchSample.from_records(pipeline, records, model.random_state, callback, n_patches)
     stability = None
     if n_trainings:
         stability = measure_stability(
             model, manifest, n_trainings, partial(_retrain, model, cache), callback
         )
-    return AtomReportData.from_model(model, gallery, records, n_atoms, stability)
+    return AtomReportData.from_model(model, sample, records, n_atoms, stability)
 
 
 def confounded_atoms_of_members(
@@ -557,7 +557,7 @@ def confounded_atoms_of_members(
             report = collect_atom_report(
                 estimator, manifest, n_atoms=1, cache=cache, callback=callback
             )
-            confounded[number] = report.confounding
+            confounded[number] = report.confounded_atoms
     return confounded
 
 
@@ -571,12 +571,12 @@ def _retrain(model: Model, cache: Path | None, seed: int, manifest: Manifest) ->
 
 def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]:
     """Return the report as JSON-serialisable data; `names` are the names of the images."""
-    gallery = report.gallery
+    sample = report.sample
 
     def patch_entry(patch: int, weight: float) -> dict[str, Any]:
-        x, y = gallery.corners[patch].tolist()
-        image = names[int(gallery.images[patch])]
-        side = float(gallery.side[patch])
+        x, y = sample.corners[patch].tolist()
+        image = names[int(sample.images[patch])]
+        side = float(sample.side[patch])
         return {"image": image, "x": x, "y": y, "side": side, "weight": weight}
 
     classes = [asdict(use) for use in report.classes]
@@ -586,7 +586,7 @@ def to_json_dict(report: AtomReportData, names: Sequence[str]) -> dict[str, Any]
     if report.stability is not None:
         statistics["stability"] = {
             "trainings": report.stability.n_trainings,
-            "matched_other_seeds": report.stability.matched_seeds,
+            "matched_other_seeds": report.stability.matched_other_seeds,
             "matched_half_of_patients": report.stability.matched_halves,
         }
     return {"n_patches": len(report.labels), "classes": classes} | statistics

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..decision.atom_annotations import AtomAccumulator, AtomReference, patch_weights
+from ..decision.atom_annotations import AtomAccumulator, AtomMeans, patch_weights
 from ..methods.patch_classifier import DistanceContributions
 from ..models.image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from ..patches.patch_map import NO_TISSUE, PatchMap
@@ -27,17 +27,17 @@ class AtomActivity:
     patch_statistics : mean statistics of the atoms over the patches
     usage_map : (n_codes, rows, columns), fraction of the patches in each cell that use each atom
     tissue : (rows, columns), mask of the cells with patches
-    group_usage : for each tuple of atoms of one name, fraction of patches that use at least one
+    group_usage : for the atoms of each name, fraction of the patches that use at least one of them
     """
 
-    patch_statistics: AtomReference
+    patch_statistics: AtomMeans
     usage_map: NDArray[np.float32]
     tissue: NDArray[np.bool_]
     group_usage: dict[tuple[int, ...], float] = field(default_factory=dict)
 
 
 class CoarseActivityMap:
-    """Counter of the patches in each cell of a coarse grid that use each atom.
+    """Coarse grid that counts, in each cell, the patches that use each atom.
 
     `shape` is the number of rows and columns of patches.
     """
@@ -77,12 +77,16 @@ class ConceptContribution:
     class_name : class of the atoms; empty for a whole model and for atoms of several classes
     contribution : (n_scores,), contribution to the scores
     usage : fraction of the patches that use the concept; None for a whole model
-    reference_usage, reference_contribution : for each class, the means over its training patches
+    reference_usage : for each class, the usage in its training patches
+    reference_contribution : for each class, the mean contribution in its training patches
     usage_map : (rows, columns), fraction of the patches that use the concept; NaN on background
-    group, artefact, is_named : annotations by the user: group of the atoms, whether they are
-        artefacts, and whether they have a name
-    atoms, sign : atom indices, the most used first, and the sign of the weights of the first atom
-    member, of_ensemble : index of the model, and whether it is a member of an ensemble
+    group : group given by the user; empty for none
+    artefact : whether the user marked the atoms as artefact
+    is_named : whether the user named the atoms
+    atoms : atom indices, the most used first
+    sign : sign (1 or −1) of the codes of the first atom
+    member : index of the model in the ensemble
+    is_ensemble_member : whether the model is a member of an ensemble
     no_atoms_reason : reason why a whole model has no concepts; empty for a concept
     """
 
@@ -99,19 +103,21 @@ class ConceptContribution:
     atoms: tuple[int, ...] = ()
     sign: float = 1.0
     member: int = 0
-    of_ensemble: bool = False
+    is_ensemble_member: bool = False
     no_atoms_reason: str = ""
 
     @property
     def full_name(self) -> str:
         """Name, prefixed with the member number in an ensemble."""
-        return f"base model {self.member + 1}: {self.name}" if self.of_ensemble else self.name
+        return (
+            f"base model {self.member + 1}: {self.name}" if self.is_ensemble_member else self.name
+        )
 
     @property
     def quoted(self) -> str:
         """Name for use in a sentence, in quotation marks if the user gave it."""
         name = f"“{self.name}”" if self.is_named else self.name
-        return f"{name} of base model {self.member + 1}" if self.of_ensemble else name
+        return f"{name} of base model {self.member + 1}" if self.is_ensemble_member else name
 
     def describe_reference(self, name: str) -> str:
         """Return the reference usage of the class `name` as text; "" if it is unknown.
@@ -125,7 +131,7 @@ class ConceptContribution:
 
 @dataclass(frozen=True)
 class MemberContribution:
-    """Contribution (n_scores,) of an ensemble member, and index and description of the member."""
+    """Contribution (n_scores,) of an ensemble member, its index and its description (`name`)."""
 
     member: int
     name: str
@@ -133,12 +139,12 @@ class MemberContribution:
 
 
 # Computes contributions (n_scores, n_codes) from the atom statistics of an image or a class.
-ContributionFunction = Callable[[AtomReference], NDArray[np.float64]]
+ContributionFunction = Callable[[AtomMeans], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
 class ScoreContributions:
-    """Scores of a model and contributions of its atoms, before multiplication by `factor`.
+    """Scores of a model for an image, and contributions of its atoms; `factor` is not applied.
 
     Attributes
     ----------
@@ -148,7 +154,7 @@ class ScoreContributions:
     by_atom : (n_scores, n_codes), contributions of the atoms; None without atoms
     reference : for each class, the mean contributions (n_scores, n_codes) in its training patches;
         empty without atoms
-    factor : (n_scores,), factor of this model in the ensemble score
+    factor : (n_scores,), factor by which the ensemble multiplies the scores of this model
     member : index of the model in the ensemble
     """
 
@@ -187,7 +193,7 @@ class ActivityRecorder(PatchRecorder):
     model : ImagePipeline
         Model whose patches are recorded.
     select : callable, optional
-        Function from a patch map to the mask of patches that count; by default, `has_tissue`.
+        Function from a patch map to the mask of patches that count; by default, `tissue_mask`.
 
     Attributes
     ----------
@@ -204,7 +210,7 @@ class ActivityRecorder(PatchRecorder):
         self.activity: AtomActivity | None = None
         self.needs_contributions = model.atoms() is not None
         self._model = model
-        self._select = select or has_tissue
+        self._select = select or tissue_mask
         self._chunks: list[tuple[NDArray[np.int64], csr_array, DistanceContributions]] = []
 
     def add(
@@ -257,6 +263,6 @@ class ActivityRecorder(PatchRecorder):
         return ScoreContributions(model, scores, self.activity, in_image, reference)
 
 
-def has_tissue(patch_map: PatchMap) -> NDArray[np.bool_]:
+def tissue_mask(patch_map: PatchMap) -> NDArray[np.bool_]:
     """Return the mask (rows, columns) of the patches on tissue."""
     return patch_map.predicted_classes != NO_TISSUE

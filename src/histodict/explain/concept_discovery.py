@@ -42,7 +42,7 @@ from ..datasets.record import ImageRecord, read_csv_rows
 from ..datasets.survey import content_order
 from ..decision.aggregation import count_scores, score_columns
 from ..dictionaries.atoms import normalize
-from ..dictionaries.online import PENALTY, SHRINKAGE, learn_axis_anchored, split_half_similarity
+from ..dictionaries.online import ANCHOR_WEIGHT, PENALTY, learn_axis_anchored, split_half_similarity
 from ..encoders import get_patch_features
 from ..images.pixel_size import PixelSize, PixelSizeOption, have_mixed_pixel_sizes
 from ..kernels import encode_omp
@@ -71,7 +71,7 @@ class ConceptUsage:
     ----------
     patches : (n_images,), number of patches
     fractions : (n_images, n_atoms), fraction of the patches that use the atom
-    positive, negative : (n_images, n_atoms), mean positive and mean negative weight
+    positive, negative : (n_images, n_atoms), mean positive part and mean negative part of the code
     """
 
     patches: NDArray[np.int64]
@@ -93,8 +93,8 @@ class ConceptDictionary:
     ----------
     centre : (n_features,), mean of the training vectors
     atoms : (n_atoms, n_features)
-    axes : (n_atoms,), index of the axis of each atom, see `dictionaries.online`
-    recurrence : (n_atoms,), mean |cos| of the two atoms that match it in halves of the patients
+    axes : (n_atoms,), index of the encoder feature to which each atom is anchored
+    recurrence : (n_atoms,), `split_half_similarity` of the atoms; NaN for fewer than 4 patients
     """
 
     centre: NDArray[np.float32]
@@ -102,13 +102,13 @@ class ConceptDictionary:
     axes: NDArray[np.int64]
     recurrence: NDArray[np.float64]
 
-    def features(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    def normalize_features(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return encoder features X (n, n_features), centred and scaled to unit norm."""
         return np.ascontiguousarray(normalize(X - self.centre), dtype=np.float32)
 
     def encode(self, X: NDArray[np.float32], n_jobs: int | None = None) -> Any:
         """Return the sparse codes (n, n_atoms) of encoder features X (n, n_features)."""
-        return encode_omp(self.atoms, self.features(X), N_NONZERO, n_jobs=n_jobs)
+        return encode_omp(self.atoms, self.normalize_features(X), N_NONZERO, n_jobs=n_jobs)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ConceptTrainingSet:
     Attributes
     ----------
     records : images, sorted by content
-    recipe : feature extraction
+    recipe : recipe of the feature extraction
     metadata : metadata of the feature files; None for images
     pixel_sizes : pixel sizes given by the user
     positions : index of each record in the original list
@@ -132,9 +132,9 @@ class ConceptTrainingSet:
 
     @classmethod
     def from_records(
-        cls, records: Sequence[ImageRecord], vectors: str, mpp: PixelSizeOption
+        cls, records: Sequence[ImageRecord], encoder: str, pixel_sizes: PixelSizeOption
     ) -> ConceptTrainingSet:
-        """Create the training set from records and the name of the encoder, `vectors`.
+        """Create the training set from records, the name of an encoder and the pixel sizes.
 
         Raise ValueError for invalid records, images mixed with feature files, or pixel features.
         """
@@ -148,13 +148,13 @@ class ConceptTrainingSet:
             raise ValueError("images and feature files cannot be combined. Give one or the other")
         if n_feature_files:
             metadata = common_metadata(record.path for record in records)
-            return cls(records, PRESETS["precomputed"], metadata, mpp, positions)
-        if get_patch_features(vectors).atoms_are_images:
+            return cls(records, PRESETS["precomputed"], metadata, pixel_sizes, positions)
+        if get_patch_features(encoder).atoms_are_images:
             raise ValueError(
-                f"--encoder {vectors}: concepts need features of a pretrained encoder. Name one, "
+                f"--encoder {encoder}: concepts need features of a pretrained encoder. Name one, "
                 "for example efficientnet-lite0"
             )
-        return cls(records, extraction_recipe(vectors, {}), None, mpp, positions)
+        return cls(records, extraction_recipe(encoder, {}), None, pixel_sizes, positions)
 
     def restore_order(self, rows: list[Row]) -> list[Row]:
         """Return rows, one per record, in the order of the original list."""
@@ -250,7 +250,7 @@ def learn_concepts(
 def _sample_training_features(
     source: ConceptTrainingSet, random_state: int, callback: Callback, executor: Executor
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return features of random patches, about as many per image, and the patient of each."""
+    """Return features of random patches, about the same number per image, and their patients."""
     n_per_image = max(1, min(_MAX_PER_IMAGE, _MAX_VECTORS // len(source.records)))
 
     def work(index: int) -> NDArray[np.float32]:
@@ -277,7 +277,7 @@ def compute_usage(
     callback: Callback = no_callback,
     executor: Executor | None = None,
 ) -> ConceptUsage:
-    """Return the usage of the atoms by all patches of each image."""
+    """Compute how all patches of each image use the atoms."""
 
     def work(index: int) -> tuple[int, NDArray[np.float64]]:
         n, sums = 0, np.zeros((3, len(concepts.atoms)))
@@ -299,9 +299,9 @@ def compute_usage(
 
 
 def concept_settings(
-    source: ConceptTrainingSet, n_atoms: int, random_state: int, keys: list[Any]
+    source: ConceptTrainingSet, n_atoms: int, random_state: int, image_keys: list[Any]
 ) -> dict[str, Any]:
-    """Return all settings that determine the concepts; `keys` are from `file_key` of the images."""
+    """Return all settings that determine the concepts; `image_keys` are from `file_key`."""
     return {
         "format_version": _FORMAT_VERSION,
         "recipe": source.recipe.to_dict(),
@@ -311,7 +311,7 @@ def concept_settings(
         "atoms": n_atoms,
         "random_state": random_state,
         "penalty": PENALTY,
-        "shrinkage": SHRINKAGE,
+        "shrinkage": ANCHOR_WEIGHT,
         "n_nonzero": N_NONZERO,
         "patients": source.patients,
         "sizes": [source.pixel_size(record).user_mpp for record in source.records],
@@ -319,7 +319,7 @@ def concept_settings(
             record.region_of_interest.fingerprint() if record.region_of_interest else []
             for record in source.records
         ],
-        "images": keys,
+        "images": image_keys,
     }
 
 
@@ -466,10 +466,10 @@ def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> 
     return f"{100 * fraction:.0f} % of its patches use '{name}' (in labelled images: {references})"
 
 
-FILE, TABLE = "concepts.safetensors", "concepts.csv"
-USAGE, PREDICTIONS = "usage.csv", "predictions.csv"
-_FOLDER_FORMAT = 1  # increased when the format of the file changes
-_KEY, _DIGEST = "histodict", "sha256"
+CONCEPTS_FILE, CONCEPTS_TABLE = "concepts.safetensors", "concepts.csv"
+USAGE_TABLE, PREDICTIONS_TABLE = "usage.csv", "predictions.csv"
+_FILE_FORMAT = 1  # increased when the format of the file changes
+_HEADER_KEY, _DIGEST_KEY = "histodict", "sha256"
 
 
 def write_concepts(
@@ -478,20 +478,20 @@ def write_concepts(
     """Write concepts, usage and settings to the folder."""
     arrays = {f"concepts.{k}": v for k, v in asdict(concepts).items()}
     arrays |= {f"usage.{k}": v for k, v in asdict(usage).items()}
-    with atomic_write(folder / FILE) as partial:
-        partial.write_bytes(serialize({"concepts": _FOLDER_FORMAT, "settings": settings}, arrays))
+    with atomic_write(folder / CONCEPTS_FILE) as partial:
+        partial.write_bytes(serialize({"concepts": _FILE_FORMAT, "settings": settings}, arrays))
 
 
 def read_concepts(folder: Path) -> tuple[ConceptDictionary, ConceptUsage, dict[str, Any]] | None:
     """Read concepts, usage and settings from the folder; return None if the file is missing."""
-    file = folder / FILE
+    file = folder / CONCEPTS_FILE
     if not file.exists():
         return None
     try:
         with safe_open(file, framework="numpy") as tensors:
-            header = parse_json((tensors.metadata() or {})[_KEY])
+            header = parse_json((tensors.metadata() or {})[_HEADER_KEY])
             arrays = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-        if header.pop(_DIGEST) != digest(header, arrays) or header["concepts"] != _FOLDER_FORMAT:
+        if header.pop(_DIGEST_KEY) != digest(header, arrays) or header["concepts"] != _FILE_FORMAT:
             raise ValueError("its digest or format is wrong")
         parts = [
             _dataclass_from_arrays(kind, name, arrays)
@@ -524,7 +524,7 @@ def check_settings_match(folder: Path, stored: dict[str, Any], current: dict[str
 def read_concept_names(folder: Path, n_atoms: int) -> list[str]:
     """Return the concept names from the table in `folder`; concepts without a name are numbered."""
     names = [f"concept {index + 1}" for index in range(n_atoms)]
-    file = folder / TABLE
+    file = folder / CONCEPTS_TABLE
     if not file.exists():
         return names
     (_, header), *table_rows = read_csv_rows(file) or [(0, [])]

@@ -31,7 +31,7 @@ from .concept_contribution import (
     ConceptContribution,
     MemberContribution,
     ScoreContributions,
-    has_tissue,
+    tissue_mask,
 )
 
 
@@ -53,17 +53,16 @@ def _classifier_contributions(
         contributions[index].scores if index in contributions else abstaining
         for index in range(len(estimators))
     ]
-    gradients = model.combination_.score_gradients(np.array(scores))
+    factors = model.combination_.member_factors(np.array(scores))
     return [
-        replace(each, factor=gradients[index], member=index)
-        for index, each in contributions.items()
+        replace(each, factor=factors[index], member=index) for index, each in contributions.items()
     ]
 
 
 def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
     """Return the mask (rows, columns) of region patches, or of all tissue if there is no region."""
     is_region = patch_map.threshold(threshold).predicted_classes == 1
-    return is_region if is_region.any() else has_tissue(patch_map)
+    return is_region if is_region.any() else tissue_mask(patch_map)
 
 
 def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[ScoreContributions]:
@@ -101,7 +100,7 @@ def group_by_concept(
                 "",
                 factor * source.scores,
                 member=member,
-                of_ensemble=is_ensemble,
+                is_ensemble_member=is_ensemble,
                 no_atoms_reason=model.no_atoms_reason(),
             )
         ]
@@ -129,7 +128,7 @@ def group_by_concept(
                 atoms=tuple(indices),
                 sign=float(atoms.signs[indices[0]]),
                 member=member,
-                of_ensemble=is_ensemble,
+                is_ensemble_member=is_ensemble,
             )
         )
     return [
@@ -142,7 +141,7 @@ def group_by_concept(
 def _usage_and_reference(
     source: ScoreContributions, indices: list[int], classes: Sequence[str]
 ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
-    """Return the usage of a concept, and reference usage and contribution by class."""
+    """Return the usage of a concept, and its reference usage and contribution for each class."""
     assert source.activity is not None
     max_usage = float(source.activity.patch_statistics.usage[indices].max())
     usage = source.activity.group_usage.get(tuple(sorted(indices)), max_usage)
@@ -186,18 +185,18 @@ class Explanation:
     scores : (n_scores,), explained scores; for a `RegionDetector`, the mean margin of the region
         patches minus the margin threshold
     constant : (n_scores,), part of the scores that belongs to no concept
-    parts : contributions of the concepts, and of models without atoms
+    contributions : contributions of the concepts, and of models without atoms
     is_of_regions : whether the model is a `RegionDetector`
-    votes : contributions of the ensemble members; empty for a single model
+    member_contributions : contributions of the ensemble members; empty for a single model
     """
 
     prediction: Prediction
     classes: tuple[str, ...]
     scores: NDArray[np.float64]
     constant: NDArray[np.float64]
-    parts: list[ConceptContribution]
+    contributions: list[ConceptContribution]
     is_of_regions: bool = False
-    votes: list[MemberContribution] = field(default_factory=list)
+    member_contributions: list[MemberContribution] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -210,8 +209,8 @@ class Explanation:
         return int(self.scores[0] > 0) if len(self.scores) == 1 else int(self.scores.argmax())
 
     @cached_property
-    def rival(self) -> int:
-        """Index of the runner-up class, the one with the second highest score."""
+    def runner_up(self) -> int:
+        """Index of the runner-up class, which has the second highest score."""
         if len(self.scores) == 1:
             return 1 - self.predicted_class
         return int(np.argsort(-self.scores, kind="stable")[1])
@@ -229,7 +228,7 @@ class Explanation:
         """
         if len(values) == 1:
             return float(values[0] if self.predicted_class else -values[0])
-        return float(values[self.predicted_class] - values[self.rival])
+        return float(values[self.predicted_class] - values[self.runner_up])
 
     def excess_over_reference(self, part: ConceptContribution) -> float:
         """Return the difference between a contribution and its reference.
@@ -245,23 +244,23 @@ class Explanation:
         -------
         float
         """
-        reference = part.reference_contribution.get(self.classes[self.rival])
+        reference = part.reference_contribution.get(self.classes[self.runner_up])
         return self.margin_to_runner_up(part.contribution) - (
             0.0 if reference is None else self.margin_to_runner_up(reference)
         )
 
     @cached_property
-    def ordered(self) -> list[ConceptContribution]:
+    def sorted_contributions(self) -> list[ConceptContribution]:
         """Contributions, by decreasing absolute excess over the reference."""
-        return sorted(self.parts, key=lambda part: -abs(self.excess_over_reference(part)))
+        return sorted(self.contributions, key=lambda part: -abs(self.excess_over_reference(part)))
 
     @cached_property
     def total_excess(self) -> float:
         """Sum of the excess over the reference over all contributions."""
-        return float(sum(self.excess_over_reference(part) for part in self.parts))
+        return float(sum(self.excess_over_reference(part) for part in self.contributions))
 
     def explained_share(self, contributions: Sequence[ConceptContribution]) -> float:
-        """Return the fraction of `total_excess` that some contributions account for.
+        """Return the share of these contributions in `total_excess`.
 
         Parameters
         ----------
@@ -282,9 +281,10 @@ class Explanation:
 
         Contributions of ensemble members that are not divided into concepts are omitted.
         """
-        return [part for part in self.ordered if part.usage is not None or not self.votes]
+        keeps_all, ordered = not self.member_contributions, self.sorted_contributions
+        return [part for part in ordered if keeps_all or part.usage is not None]
 
-    def sums(self, n_shown: int) -> list[tuple[str, float, float, float]]:
+    def sum_rows(self, n_shown: int) -> list[tuple[str, float, float, float]]:
         """Return rows (name, contribution, reference, difference) that add up to the score.
 
         Parameters
@@ -329,23 +329,23 @@ class Explanation:
         list of ConceptContribution
         """
         shown = {id(part) for part in self.concepts[:n_shown]}
-        return [part for part in self.parts if id(part) not in shown]
+        return [part for part in self.contributions if id(part) not in shown]
 
     @cached_property
-    def changes(self) -> list[ConceptContribution] | None:
-        """Smallest set of contributions that change the prediction if set to their references.
+    def counterfactual(self) -> list[ConceptContribution] | None:
+        """Smallest set of contributions that, if set to their references, change the prediction.
 
         None if there is no such set.
         """
         scores, replaced = self.scores.copy(), []
-        for part in sorted(self.parts, key=lambda part: -self.excess_over_reference(part)):
+        for part in sorted(self.contributions, key=lambda part: -self.excess_over_reference(part)):
             if self.excess_over_reference(part) <= 0:
                 break
             replaced.append(part)
             scores -= part.contribution - part.reference_contribution.get(
-                self.classes[self.rival], 0.0
+                self.classes[self.runner_up], 0.0
             )
-            if self._is_predicted(self.rival, scores):
+            if self._is_predicted(self.runner_up, scores):
                 return replaced
         return None
 
@@ -355,7 +355,7 @@ class Explanation:
         return int(np.argmax(scores)) == index
 
     @property
-    def is_too_few(self) -> bool:
+    def has_too_few_patches(self) -> bool:
         """Whether patches are predicted as region, but too few are connected to form a region."""
         return (
             self.is_of_regions
@@ -375,18 +375,17 @@ class Explanation:
         if self.prediction.top_label is None:
             return self.label
         text = f"{self._describe_prediction()}{self._describe_agreement()}"
-        reasons = [
-            p for p in self.ordered if self.excess_over_reference(p) > 0 and p.usage is not None
-        ][:_MAX_REASONS]
+        concepts = [part for part in self.sorted_contributions if part.usage is not None]
+        reasons = [c for c in concepts if self.excess_over_reference(c) > 0][:_MAX_REASONS]
         if not reasons:
-            limitations = [part.no_atoms_reason for part in self.parts if part.no_atoms_reason]
+            limitations = [c.no_atoms_reason for c in self.contributions if c.no_atoms_reason]
             text = f"{text}."
             return f"{text} No concepts: {limitations[0]}." if limitations else text
         described = "; ".join(self._describe_reason(part) for part in reasons)
         share = self.explained_share(reasons)
         if share >= _MIN_SHARE:
             return f"{text}, because {described}. {self.describe_share(reasons)}"
-        rival = self.classes[self.rival]
+        rival = self.classes[self.runner_up]
         name = self.classes[self.predicted_class]
         heading = f"Largest differences from {rival} training patches in favour of {name}"
         return f"{text}. {heading}: {described}. {self.describe_share(reasons)}"
@@ -404,7 +403,7 @@ class Explanation:
         """
         n = len(contributions)
         concepts = "This concept" if n == 1 else f"These {n} concepts"
-        rival, share = self.classes[self.rival], self.explained_share(contributions)
+        rival, share = self.classes[self.runner_up], self.explained_share(contributions)
         if share > 1:
             return (
                 f"{concepts} {_conjugate_verb('differs', n)} more from {rival} training "
@@ -417,9 +416,10 @@ class Explanation:
         )
 
     def _describe_agreement(self) -> str:
-        if not self.votes:
+        members = self.member_contributions
+        if not members:
             return ""
-        n, n_agree = len(self.votes), sum(self.agrees(vote) for vote in self.votes)
+        n, n_agree = len(members), sum(map(self.agrees, members))
         n_abstaining = getattr(self.prediction, "n_abstaining", None)
         note = f"; {n_abstaining} without a score" if n_abstaining else ""
         return f" ({n_agree} of {n} base models agree{note})"
@@ -442,7 +442,7 @@ class Explanation:
     def _describe_prediction(self) -> str:
         name = self.classes[self.predicted_class]
         score = getattr(self.prediction, "score", 0)
-        if self.is_too_few:
+        if self.has_too_few_patches:
             return (
                 f"{self.label} ({score} connected patches are classified as {name}, too few for a "
                 f"region). These patches are classified as {name}"
@@ -452,7 +452,7 @@ class Explanation:
         return describe_label(name, self.label != self.prediction.top_label)
 
     def _describe_reason(self, part: ConceptContribution) -> str:
-        rival = self.classes[self.rival]
+        rival = self.classes[self.runner_up]
         assert part.usage is not None
         is_less = part.usage < part.reference_usage[rival] and len(part.atoms) == 1
         return (
@@ -468,18 +468,19 @@ class Explanation:
         str
             Empty without concepts.
         """
-        if self.prediction.top_label is None or all(part.usage is None for part in self.parts):
+        has_concepts = any(part.usage is not None for part in self.contributions)
+        if self.prediction.top_label is None or not has_concepts:
             return ""
-        rival = self.classes[self.rival]
-        if self.is_too_few:
+        rival = self.classes[self.runner_up]
+        if self.has_too_few_patches:
             return f"A larger group of such patches would be a region of {self.classes[1]}."
-        if self.changes is None:
+        if self.counterfactual is None:
             return (
                 f"No set of concepts changes the prediction to {rival} if its contributions are "
                 f"those of {rival} training patches."
             )
-        members = sorted(part.member + 1 for part in self.changes if part.usage is None)
-        atoms = [part for part in self.changes if part.usage is not None]
+        members = sorted(part.member + 1 for part in self.counterfactual if part.usage is None)
+        atoms = [part for part in self.counterfactual if part.usage is not None]
         changed = []
         if members:
             prefix = "base model" if len(members) == 1 else "base models"
@@ -506,10 +507,10 @@ class Explanation:
             "path": str(self.prediction.path),
             "label": self.label,
             "top_label": self.prediction.top_label or NO_TISSUE_LABEL,
-            "runner_up": self.classes[self.rival] if self.parts else None,
+            "runner_up": self.classes[self.runner_up] if self.contributions else None,
             "scores": _list_without_nan(self.scores),
             "constant": _list_without_nan(self.constant),
-            "difference_from_reference": self.total_excess if self.parts else None,
+            "difference_from_reference": self.total_excess if self.contributions else None,
             "summary": self.summary(),
             "change": self.describe_change(),
             "base_models": [
@@ -518,9 +519,9 @@ class Explanation:
                     "name": vote.name,
                     "contribution": vote.contribution.tolist(),
                 }
-                for vote in self.votes
+                for vote in self.member_contributions
             ],
-            "concepts": [self._row(part) for part in self.ordered],
+            "concepts": [self._row(part) for part in self.sorted_contributions],
         }
 
     def _row(self, part: ConceptContribution) -> dict[str, Any]:
@@ -559,7 +560,7 @@ def explain(
     ----------
     model : fitted classifier, ensemble or region detector
     image : image, or its path
-    mpp : pixel size in µm, as a number or an option
+    mpp : pixel size in µm if the file states none, or a `PixelSizeOption`
     region_of_interest : outlines; patches outside of these are ignored. None uses the whole image
     callback : receives the progress
 

@@ -164,16 +164,14 @@ class PatchSample:
     def top_patches(
         self, atom: int, n_patches: int = 8, patients: NDArray[np.int64] | None = None
     ) -> list[tuple[int, float]]:
-        """Return (index, weight) of the patches with the largest |weight| of an atom.
-
-        Without `patients`, at most two patches come from one image.
+        """Return (index, code) of the patches with the largest |code| of an atom, in order.
 
         Parameters
         ----------
         atom : index of the atom
         n_patches : number of patches
-        patients : patient index of each image; if not None, each patient contributes at most two
-            patches, and only one if there are enough patients
+        patients : patient index of each image. At most two patches are from one patient, or only
+            one if there are enough patients. If None, at most two patches are from one image
         """
         weights = self.codes[:, [atom]].toarray().ravel()
         order = np.argsort(-np.abs(weights), kind="stable")
@@ -184,7 +182,7 @@ class PatchSample:
         return self._select_first(order, weights, n_patches, patients[self.images], max_per_patient)
 
     def nearest_patches(self, code: csr_array, n_patches: int = 6) -> list[tuple[int, float]]:
-        """Return (index, cosine) of the patches with the codes most similar to a code, in order.
+        """Return (index, cosine) of the patches whose codes are most similar to a code, best first.
 
         `code` has the shape (1, n_codes). At most two patches come from one image.
         """
@@ -267,7 +265,7 @@ class AtomUsage:
     ----------
     atom : index of the atom
     fractions : for each label, the fraction of the patches with this label that use the atom
-    patches : (index in the sample, weight) of patches, by decreasing |weight|
+    patches : (index in the sample, code of the atom) of patches, by decreasing |code|
     """
 
     atom: int
@@ -297,12 +295,12 @@ class ClassAtomUsage:
 
 def most_used_atoms(
     atoms: AtomTable,
-    gallery: PatchSample,
+    sample: PatchSample,
     labels: Sequence[str],
     classes: Sequence[str],
     n_atoms: int,
     patients: NDArray[np.int64] | None = None,
-    only: Sequence[int] | None = None,
+    candidates: Sequence[int] | None = None,
 ) -> list[ClassAtomUsage]:
     """Return the atoms of each class that the largest fractions of patches of the class use.
 
@@ -311,41 +309,41 @@ def most_used_atoms(
     Parameters
     ----------
     atoms : atoms of the model
-    gallery : sample of patches
+    sample : sample of patches
     labels : label of each patch
     classes : class names
     n_atoms : maximum number of atoms per class
     patients : patient index of each image
-    only : atoms to choose from; None for all
+    candidates : indices of the atoms to choose from; None for all
     """
     names = [name for name in classes if name in set(labels)]
     names += sorted(set(labels) - set(names))
-    fractions = gallery.fractions(np.array([names.index(label) for label in labels]), len(names))
-    overall = gallery.fractions(np.zeros(len(labels), np.int64), 1)[0]
+    fractions = sample.fractions(np.array([names.index(label) for label in labels]), len(names))
+    overall = sample.fractions(np.zeros(len(labels), np.int64), 1)[0]
     by_class = []
     for index, name in enumerate(classes):
         of_class = np.flatnonzero(atoms.classes == index)
         active = of_class[overall[of_class] > 0]
-        candidates = active if only is None else active[np.isin(active, only)]
+        allowed = active if candidates is None else active[np.isin(active, candidates)]
         usage = fractions[names.index(name)] if name in names else overall
-        order = candidates[np.lexsort((-overall[candidates], -usage[candidates]))]
+        order = allowed[np.lexsort((-overall[allowed], -usage[allowed]))]
         per_patch = dict(zip(names, fractions[:, of_class].sum(axis=1).tolist(), strict=True))
         usages = [
-            _usage(gallery, int(atom), names, fractions, patients) for atom in order[:n_atoms]
+            _atom_usage(sample, int(atom), names, fractions, patients) for atom in order[:n_atoms]
         ]
         by_class.append(ClassAtomUsage(name, len(of_class), len(active), per_patch, usages))
     return by_class
 
 
-def _usage(
-    gallery: PatchSample,
+def _atom_usage(
+    sample: PatchSample,
     atom: int,
     names: list[str],
     fractions: NDArray[np.float64],
     patients: NDArray[np.int64] | None,
 ) -> AtomUsage:
     by_label = dict(zip(names, fractions[:, atom].tolist(), strict=True))
-    return AtomUsage(atom, by_label, gallery.top_patches(atom, patients=patients))
+    return AtomUsage(atom, by_label, sample.top_patches(atom, patients=patients))
 
 
 def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:
@@ -354,13 +352,13 @@ def patient_indices(records: Sequence[ImageRecord]) -> NDArray[np.int64]:
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def patch_labels(model: Model, gallery: PatchSample, records: Sequence[ImageRecord]) -> list[str]:
-    """Return the label of each patch, derived from the label or mask of the image by the model."""
-    labels = [""] * len(gallery.images)
-    for image in np.unique(gallery.images).tolist():
-        patches = np.flatnonzero(gallery.images == image)
-        side = float(gallery.side[patches[0]])
-        image_labels = model.patch_labels(records[image], gallery.corners[patches], side)
+def patch_labels(model: Model, sample: PatchSample, records: Sequence[ImageRecord]) -> list[str]:
+    """Return the label of each patch, which the model derives from the image's label or mask."""
+    labels = [""] * len(sample.images)
+    for image in np.unique(sample.images).tolist():
+        patches = np.flatnonzero(sample.images == image)
+        side = float(sample.side[patches[0]])
+        image_labels = model.patch_labels(records[image], sample.corners[patches], side)
         for patch, label in zip(patches.tolist(), image_labels, strict=True):
             labels[patch] = label
     return labels

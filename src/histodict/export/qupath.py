@@ -169,7 +169,7 @@ def area_features(patch_map: PatchMap) -> Iterator[str]:
             geometry = _geometry([[to_json(ring) for ring in polygon] for polygon in area.polygons])
             area_px = area.n_patches * grid.step**2
             measurements = _format_measurements(
-                patch_map, area.margins, area.n_patches, area_px, area.atom_usage
+                patch_map, area.margins, area.n_patches, area_px, area.concept_usage
             )
             yield _feature(geometry, "detection", label, measurements)
 
@@ -180,7 +180,7 @@ def region_features(regions: list[DetectedRegion], patch_map: PatchMap) -> Itera
     for region in regions:
         scores = [-region.score, region.score]
         sizes = region.n_patches, region.area_px
-        measurements = _format_measurements(patch_map, scores, *sizes, region.atom_usage)
+        measurements = _format_measurements(patch_map, scores, *sizes, region.concept_usage)
         rings = [[_format_ring(ring) for ring in polygon] for polygon in region.polygons]
         yield _feature(_geometry(rings), "annotation", label, measurements)
 

@@ -139,7 +139,7 @@ class SlideProcess:
                 status, length = REPLY_HEADER.unpack(_receive(connection, REPLY_HEADER.size).data)
                 return status, _receive(connection, length)
         except (OSError, EOFError) as error:
-            raise self._make_died_error(error) from error
+            raise self._kill_and_make_error(error) from error
 
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
@@ -170,7 +170,7 @@ class SlideProcess:
             remote.close()
         return connection
 
-    def _make_died_error(self, error: Exception) -> SlideProcessDiedError:
+    def _kill_and_make_error(self, error: Exception) -> SlideProcessDiedError:
         """Kill the process and return an exception with the reason why there is no reply."""
         if isinstance(error, BlockingIOError):
             self.end()

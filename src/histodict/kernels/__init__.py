@@ -210,7 +210,7 @@ def encode_lasso(
     ----------
     D : (n_atoms, n_features), atoms of any norm
     Y : (n_samples, n_features)
-    penalty : λ > 0
+    penalty : l1 penalty, greater than 0
     tol : maximum duality gap of a sample, relative to its objective. Single precision resolves it
         to about 1e-6·‖y‖/penalty: for a smaller gap, pass arrays in double precision
     n_jobs : number of threads; None for all cores

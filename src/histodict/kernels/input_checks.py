@@ -104,7 +104,7 @@ def check_result(name: str, values: NDArray, dtype: np.dtype) -> None:
 
 
 def check_sums(E: NDArray, F: NDArray) -> None:
-    """Raise ValueError if E = Σ w·sᵀy or F = Σ w·sᵀs contains NaN or infinity."""
+    """Raise ValueError if the sums E or F of `SufficientStatistics` contain NaN or infinity."""
     if not (np.isfinite(E).all() and np.isfinite(F).all()):
         raise ValueError(
             f"the sums over samples, E and F, overflow in {E.dtype}; scale the samples down, "

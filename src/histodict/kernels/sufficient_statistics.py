@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .input_checks import check_range
 
-_MAX_WORST = 64  # maximum number of samples with the largest residuals to store
+_MAX_WORST_SAMPLES = 64  # maximum number of samples with the largest residuals to store
 
 
 @dataclass
@@ -34,7 +34,7 @@ class SufficientStatistics:
         the samples of the class
     objective : Σ w·‖y − sD‖²
     worst_errors : (n_worst,), squared residuals of the worst samples, largest first
-    worst_samples : (n_worst, d), these samples
+    worst_samples : (n_worst, d), worst samples, in the same order
     F_own_class : (k, k), Σ w·sᵀs over the samples of the class only; None if not requested
     """
 
@@ -63,7 +63,7 @@ class SufficientStatistics:
         self.usage_counts = self.usage_counts + other.usage_counts
         self.sign_balance = self.sign_balance + other.sign_balance
         self.objective += other.objective
-        self.merge_worst(other, _MAX_WORST)
+        self.merge_worst(other, _MAX_WORST_SAMPLES)
         return self
 
     def merge_worst(self, other: SufficientStatistics, n_worst: int) -> None:

@@ -1,9 +1,9 @@
 """Labelled training samples in blocks, and initial dictionaries of the classes.
 
 Samples come from arrays and memory maps, from an iterable of blocks, or from `StoredSamples`, which
-the thread or worker that processes them reads. `learn_per_class` runs online dictionary learning
-(ODL) on each class. With the same seed all methods start from the same dictionaries, so that their
-results differ only by the method. Labels are indices into the sorted classes.
+the thread or worker that processes them reads. `learn_dictionary_per_class` runs online dictionary
+learning (ODL) on each class. With the same seed all methods start from the same dictionaries, so
+that their results differ only by the method. Labels are indices into the sorted classes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def group_blocks(iterate_blocks: OpenBlocks, n_samples: int) -> Callable[[], Ite
 
 
 def find_classes(blocks: Blocks) -> NDArray[Any]:
-    """Return the sorted distinct class labels of all blocks.
+    """Return the sorted distinct class labels y of all blocks (X, y).
 
     Raise TypeError if the blocks can be iterated over only once, and ValueError if there are no
     blocks or y does not contain class labels.
@@ -148,9 +148,9 @@ def open_blocks(blocks: Blocks, classes: NDArray[Any], n_features: int | None) -
 
     Parameters
     ----------
-    blocks : pairs (X, y)
+    blocks : pairs (X, y) of samples and class labels
     classes : sorted class labels; y is mapped to indices into them
-    n_features : expected number of features; None for that of the first block
+    n_features : expected number of features; None to expect as many as in the first block
     """
     first = check_array(next(iter(blocks))[0], dtype=[np.float64, np.float32])
     expected = first.shape[1] if n_features is None else n_features
@@ -261,14 +261,14 @@ def learn_class_dictionaries(
 ) -> list[OnlineDictionary]:
     """Return a dictionary of each class, learned online from at most 20,000 samples of X per class.
 
-    `labels` are class indices, all of which occur. The other parameters are those of
-    `learn_per_class`.
+    `labels` (n_samples,) are class indices; every class has samples. The other parameters are those
+    of `learn_dictionary_per_class`.
     """
     n_classes = int(labels.max()) + 1
     samples = sample_by_class(
         open_arrays(X, labels)(), labels, n_classes, _MAX_SAMPLES_PER_CLASS, rng
     )
-    return learn_per_class(
+    return learn_dictionary_per_class(
         samples,
         rng,
         n_atoms=n_atoms,
@@ -281,7 +281,7 @@ def learn_class_dictionaries(
     )
 
 
-def learn_per_class(
+def learn_dictionary_per_class(
     samples: Sequence[NDArray[Any]],
     rng: np.random.Generator,
     *,

@@ -59,7 +59,7 @@ from .class_dictionaries import (
     StoredSamples,
     find_classes,
     group_blocks,
-    learn_per_class,
+    learn_dictionary_per_class,
     open_arrays,
     open_blocks,
     open_stored_blocks,
@@ -87,14 +87,14 @@ class ClassCoder:
     Attributes
     ----------
     backend : "cpu" or "cuda"
-    running : (dictionary, maximum number of atoms per sample), by index of unconverged class
-    weights : (n_classes, n_classes), [i, j] is the weight of a sample of class j for class i
+    dictionaries : for each class index, (dictionary, maximum number of atoms per sample)
+    weights : (n_classes, n_classes), [i, j] weights samples of class j in the sums of class i
     with_own_class : whether to compute `SufficientStatistics.F_own_class`
     on_host : whether to return NumPy arrays, which can be sent to another machine
     """
 
     backend: str
-    running: dict[int, tuple[NDArray[Any], int]]
+    dictionaries: dict[int, tuple[NDArray[Any], int]]
     weights: NDArray[np.float64]
     with_own_class: bool = False
     on_host: bool = False
@@ -108,12 +108,12 @@ class ClassCoder:
     def _coders(self) -> dict[int, Any]:
         """Coders by class index; they are not sent to workers but built there on first use."""
         coder_class = load_backend(self.backend).OMPCoder
-        return {i: coder_class(D, L, 0.0, True) for i, (D, L) in self.running.items()}
+        return {i: coder_class(D, L, 0.0, True) for i, (D, L) in self.dictionaries.items()}
 
     def _code(self, block: LabelledBlock | StoredBlock) -> dict[int, SufficientStatistics]:
         module = load_backend(self.backend)
         X, labels = block
-        dtype = next(D.dtype for D, _ in self.running.values())
+        dtype = next(D.dtype for D, _ in self.dictionaries.values())
         Y = module.to_device(X, dtype)
         n_worst = 8 * math.ceil(len(labels) / BLOCK_ROWS)
         return {
@@ -127,7 +127,7 @@ class ClassCoder:
 def reduce_statistics(
     statistics: Iterable[dict[int, SufficientStatistics]],
 ) -> dict[int, SufficientStatistics]:
-    """Return the sums of statistics by class index, in order and in double precision."""
+    """Add up the statistics of several blocks, by class index and in double precision."""
     total: dict[int, SufficientStatistics] = {}
     for by_class in statistics:
         for i, sums in by_class.items():
@@ -153,29 +153,29 @@ class AtomUpdate(Protocol):
     def __call__(
         self, D: NDArray[Any], sums: SufficientStatistics, *, replace: bool
     ) -> NDArray[Any]:
-        """Return updated atoms; `replace` is whether samples replace unused atoms."""
+        """Return updated atoms; with `replace`, samples replace unused atoms."""
 
 
 @dataclass
 class PublishedStep:
-    """Update step of the paper: minimise the objective with all codes fixed.
+    """Update step of the DFDL paper: minimise the objective with all codes fixed.
 
     Attributes
     ----------
     atoms : (n_atoms, n_features), atoms for the next pass over the samples
     objective : objective before each step
-    sums : statistics of the last pass
+    sums : statistics of the last pass; None before the first
     """
 
     atoms: NDArray[Any]
     objective: list[float] = field(default_factory=list)
     sums: SufficientStatistics | None = None
 
-    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
-        """Update `atoms` from the statistics of a pass; unused atoms are replaced unless `last`."""
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, is_last: bool) -> None:
+        """Update `atoms` from the statistics of a pass; replace unused atoms unless `is_last`."""
         self.sums = sums
         self.objective.append(sums.objective)
-        self.atoms = update(self.atoms, sums, replace=not last)
+        self.atoms = update(self.atoms, sums, replace=not is_last)
 
     def has_converged(self, tol: float) -> bool:
         """Return whether the last two steps changed the objective by at most the fraction tol."""
@@ -194,46 +194,46 @@ class TangentStep:
     ----------
     atoms : (n_atoms, n_features), candidate atoms for the next pass
     objective : objective of the best atoms after each pass
-    sums : statistics of the pass with the best atoms
-    best : (n_atoms, n_features), best atoms so far
+    sums : statistics of the pass with the best atoms; None before the first
+    best_atoms : (n_atoms, n_features), best atoms so far
     step_objectives : (objective before, objective after) of each step, including rejected steps
-    proximal_weight : μ as a multiple of the mean of the diagonal of F_own_class
+    proximal_weight : weight μ of the proximal term, relative to the mean diagonal of F_own_class
     """
 
     atoms: NDArray[Any]
     objective: list[float] = field(default_factory=list)
     sums: SufficientStatistics | None = None
-    best: NDArray[Any] = field(init=False)
+    best_atoms: NDArray[Any] = field(init=False)
     step_objectives: list[tuple[float, float]] = field(default_factory=list)
     proximal_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        self.best = self.atoms
+        self.best_atoms = self.atoms
 
-    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, last: bool) -> None:
+    def step(self, sums: SufficientStatistics, update: AtomUpdate, *, is_last: bool) -> None:
         """Accept or reject `atoms` by their objective, then compute new candidate atoms.
 
-        If `last`, no candidates are computed, because no pass follows.
+        If `is_last`, no candidates are computed, because no pass follows.
         """
         if self.sums is not None:
             self.step_objectives.append((self.sums.objective, sums.objective))
         is_accepted = self.sums is None or sums.objective <= self.sums.objective
         if is_accepted:
-            self.best, self.sums = self.atoms, sums
+            self.best_atoms, self.sums = self.atoms, sums
             self.proximal_weight /= _WEIGHT_DECAY
         else:
             increased = max(_MIN_PROXIMAL_WEIGHT, _WEIGHT_GROWTH * self.proximal_weight)
             self.proximal_weight = min(increased, _MAX_PROXIMAL_WEIGHT)
         self.objective.append(sums.objective if is_accepted else self.objective[-1])
-        if not last:
+        if not is_last:
             # Replaced atoms may have raised the objective: replace none after a rejected step.
-            self.atoms = update(self.best, self.linearized_statistics(), replace=is_accepted)
+            self.atoms = update(self.best_atoms, self.linearized_statistics(), replace=is_accepted)
 
     def linearized_statistics(self) -> SufficientStatistics:
-        """Return statistics of the objective, with the other classes linearised at `best`."""
+        """Return statistics with the term of the other classes linearised at `best_atoms`."""
         assert self.sums is not None and self.sums.F_own_class is not None
         with single_blas_thread():
-            return self.sums.linearize_at(self.best, self.proximal_weight)
+            return self.sums.linearize_at(self.best_atoms, self.proximal_weight)
 
     def has_converged(self, tol: float) -> bool:
         """Return whether the last two steps changed the objective by at most the fraction tol."""
@@ -241,7 +241,7 @@ class TangentStep:
 
     def result(self) -> NDArray[Any]:
         """Return the best atoms in canonical order and sign."""
-        return _canonical_atoms(self.best, self.sums)
+        return _canonical_atoms(self.best_atoms, self.sums)
 
 
 def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDArray[Any]:
@@ -253,7 +253,7 @@ def _canonical_atoms(D: NDArray[Any], sums: SufficientStatistics | None) -> NDAr
 
 
 def _has_small_changes(steps: Iterable[tuple[float, float]], tol: float) -> bool:
-    """Return whether the last steps changed the objective (before, after) by at most tol·after."""
+    """Return whether the last two steps (objective before, after) changed it by ≤ tol·after."""
     last = list(steps)[-_N_SMALL_CHANGES:]
     if tol == 0 or len(last) < _N_SMALL_CHANGES:
         return False
@@ -282,8 +282,8 @@ class DFDL(ResidualClassifier):
         Maximum number of atoms per sample during training (L). "auto" estimates it for each class
         from the initial dictionary.
     n_iter : int, default=50
-        Maximum number of iterations (coding, then atoms). With "tangent" the last iteration only
-        checks the previous step, so 1 returns the initial dictionaries.
+        Maximum number of iterations, which code the samples, then update the atoms. With "tangent"
+        the last iteration only checks the previous step, so 1 returns the initial dictionaries.
     tol : float, default=1e-4
         A class stops after two consecutive steps with a relative change of its objective of at
         most this value. 0 runs all iterations.
@@ -294,7 +294,7 @@ class DFDL(ResidualClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic inside a block of samples.
+        Device that processes the samples; "cuda" is an NVIDIA GPU.
 
     Attributes
     ----------
@@ -303,7 +303,7 @@ class DFDL(ResidualClassifier):
     dictionaries_ : ndarray of shape (n_classes, n_atoms, n_features)
         Unit-norm atoms, most used first, signed so that most coefficients are positive.
     n_nonzero_ : ndarray of shape (n_classes,)
-        L of each class.
+        Maximum number of atoms per sample of each class (L).
     objective_ : list of ndarray
         For each class, the objective of the atoms before the step of each iteration. With
         "tangent" and ρ > 0 these are the best atoms so far: the values never rise, and the last
@@ -486,7 +486,7 @@ class DFDL(ResidualClassifier):
             dictionaries = [step.atoms for step in steps]
             coder = self._make_coder(dictionaries, n_nonzero, weights, running, on_host)
             sums = reduce_statistics(executor.map(coder, groups()))
-            self._run_steps(steps, sums, last=iteration == self.n_iter - 1)
+            self._run_steps(steps, sums, is_last=iteration == self.n_iter - 1)
             running = [i for i in running if not steps[i].has_converged(self.tol)]
             latest = tuple(step.objective[-1] if step.objective else np.nan for step in steps)
             report(Progress("train", iteration + 1, self.n_iter, latest))
@@ -522,8 +522,8 @@ class DFDL(ResidualClassifier):
     def _initialize(
         self, samples: list[NDArray[Any]], rng: np.random.Generator, report: Callback
     ) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """Return the initial dictionary, from online learning, and the number L of each class."""
-        results = learn_per_class(
+        """Return the initial dictionary and maximum number of atoms per sample of each class."""
+        results = learn_dictionary_per_class(
             samples,
             rng,
             n_atoms=self.n_atoms,
@@ -548,7 +548,7 @@ class DFDL(ResidualClassifier):
         running: list[int],
         on_host: bool,
     ) -> ClassCoder:
-        """Return the function that encodes blocks for the classes `running`."""
+        """Return the function that encodes blocks for `running`, the classes not yet converged."""
         by_class = {i: (dictionaries[i], int(n_nonzero[i])) for i in running}
         return ClassCoder(self.backend, by_class, weights, self._uses_tangent_steps(), on_host)
 
@@ -557,12 +557,12 @@ class DFDL(ResidualClassifier):
         steps: list[PublishedStep | TangentStep],
         sums: dict[int, SufficientStatistics],
         *,
-        last: bool,
+        is_last: bool,
     ) -> None:
         """Run one update step of each class in `sums`, in parallel over the classes."""
 
         def run_step(i: int) -> None:
-            steps[i].step(sums[i], self._update, last=last)
+            steps[i].step(sums[i], self._update, is_last=is_last)
 
         n_threads = load_backend(self.backend).count_threads(self.n_jobs)
         deque(map_blocks(run_step, sums, n_threads), maxlen=0)

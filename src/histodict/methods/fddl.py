@@ -75,7 +75,7 @@ class FDDL(ResidualClassifier):
     fisher_weight : float, default=0.01
         Weight of the Fisher criterion of the codes (λ₂).
     n_iter : int, default=15
-        Number of rounds of coding, then atoms. A final coding follows.
+        Number of rounds, which code the samples, then update the atoms. A final coding follows.
     n_coding_steps : int, default=30
         Gradient steps per coding (q), which starts from the codes of the previous round.
     decision : {"global", "local"}, default="global"
@@ -87,7 +87,7 @@ class FDDL(ResidualClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic of all steps but the coding of training samples.
+        Device for all steps except the coding of training samples, which uses the CPU.
 
     Attributes
     ----------
@@ -211,8 +211,8 @@ class FDDL(ResidualClassifier):
         """Improve the codes for the dictionary D, in place."""
         weight = float(self.fisher_weight)
         with single_blas_thread():
-            H = curvature(D, len(codes.group_sizes), weight)
-        C = coupling(codes.group_sizes, weight)
+            H = code_curvature(D, len(codes.group_sizes), weight)
+        C = class_mean_coupling(codes.group_sizes, weight)
 
         def products(block: GroupBlock) -> NDArray[Any]:
             return double_own_class_columns(Y[block.rows] @ D.T, block.group, self.n_atoms)
@@ -222,8 +222,10 @@ class FDDL(ResidualClassifier):
     def _compute_statistics(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return E and F of the module docstring, and the objective."""
-        E, Q, l1 = codes.sums(Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms))
+        """Return the sums E and F for the atom update (module docstring), and the objective."""
+        E, Q, l1 = codes.compute_sums(
+            Y, lambda S, group: double_own_class_columns(S, group, self.n_atoms)
+        )
         F = Q + class_blocks(Q, len(codes.group_sizes))
         sizes, means = codes.group_sizes, codes.means
         overall = sizes @ means / sizes.sum()
@@ -311,9 +313,9 @@ class FDDL(ResidualClassifier):
         return super().disable_atoms(atoms)
 
     def _make_local_encoder(self) -> BlockEncoder:
-        """Return the function that encodes a block of samples over each D_i separately.
+        """Return the function that encodes a block of samples for decision="local".
 
-        With √w·I appended to D_i and √w·m_i to y, the term ½w‖s − m_i‖² is part of the fit.
+        With √w·I appended to D_i and √w·m_i^i to y, the term ½w‖s − m_i^i‖² is part of the fit.
         """
         k = self.dictionaries_.shape[1]
         penalty, root = float(self.penalty), float(self.mean_weight) ** 0.5
@@ -339,16 +341,16 @@ class FDDL(ResidualClassifier):
         return encode
 
 
-def curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
-    """Return H of the module docstring for the dictionary D, plus 2 · fisher_weight · I."""
+def code_curvature(D: NDArray[Any], n_classes: int, fisher_weight: float) -> NDArray[Any]:
+    """Return the curvature of the objective: DDᵀ + its class blocks + 2·fisher_weight·I."""
     G = D @ D.T
     ridge = np.asarray(2 * fisher_weight, G.dtype) * np.eye(len(G), dtype=G.dtype)
     H: NDArray[Any] = G + class_blocks(G, n_classes) + ridge
     return H
 
 
-def coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
-    """Return the matrix C (n_classes, n_classes) that is the argument `coupling` of `FistaCodes`.
+def class_mean_coupling(sizes: NDArray[np.int64], fisher_weight: float) -> NDArray[np.float64]:
+    """Return the matrix C (n_classes, n_classes) for `coupling` of `FistaCodes.improve`.
 
     With n_i = sizes[i] samples of class i, n = Σ n_i, the class means m_i and the overall mean m of
     the codes, and λ₂ = fisher_weight, C satisfies
@@ -383,7 +385,7 @@ def double_own_class_columns(products: NDArray[Any], i: int, n_atoms: int) -> ND
 def _in_canonical_order(
     D: NDArray[Any], codes: FistaCodes
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return `dictionaries_`, atoms sorted by use with fixed signs, and `code_means_` of these."""
+    """Return `dictionaries_`, with atoms sorted by use and fixed signs, and `code_means_`."""
     means, n_classes = codes.means, len(codes.group_sizes)
     k = len(D) // n_classes
     ends = np.cumsum(codes.group_sizes)

@@ -63,7 +63,7 @@ class LCKSVD(ResidualClassifier):
     n_nonzero : int, default=30
         Maximum number of atoms per sample (L).
     n_iter : int, default=50
-        Number of iterations (coding, then atoms).
+        Number of iterations, which code the samples, then update the atoms and the codes.
     decision : {"classifier", "residual"}, default="classifier"
         "classifier" applies the linear classifier to the greedy code, as published. "residual"
         predicts the class with the smallest residual of an l1 code.
@@ -74,7 +74,7 @@ class LCKSVD(ResidualClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic of the coding.
+        Device that computes the codes; "cuda" is an NVIDIA GPU.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class LCKSVD(ResidualClassifier):
         report: Callback,
     ) -> LCKSVD:
         H = np.eye(len(classes), dtype=Y.dtype)[labels]
-        weight = self._label_weight()
+        weight = self._total_label_weight()
 
         def on_progress(done: int, total: int, objective: float) -> None:
             report(Progress("train", done, total, (objective,)))
@@ -215,7 +215,7 @@ class LCKSVD(ResidualClassifier):
         """Return whether W is learned together with D; if not, it is fitted to the final codes."""
         return self.variant == 2 and self.classifier_weight > 0
 
-    def _label_weight(self) -> float:
+    def _total_label_weight(self) -> float:
         """Return α·n_atoms + β, the weight of the labels; see the module docstring."""
         classifier_weight = self.classifier_weight if self._learns_classifier_jointly() else 0.0
         return float(self.label_weight * self.n_atoms + classifier_weight)
@@ -263,7 +263,7 @@ class LCKSVD(ResidualClassifier):
         return encode_omp(D, Y, self.n_nonzero, n_jobs=self.n_jobs, backend=self.backend)
 
     def encode(self, X: ArrayLike) -> tuple[csr_array, NDArray[np.float64]]:
-        """Encode samples and compute the distances of the configured decision.
+        """Encode samples and compute their distances to the classes, as `decision` defines them.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class LCKSVD(ResidualClassifier):
     def distance_contributions(
         self, X: ArrayLike, codes: csr_array, distances: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Attribute the scores of the classifier, or the residuals, to the atoms.
+        """Attribute the distances to the classes, see `distances`, to the atoms.
 
         Parameters
         ----------
@@ -313,9 +313,9 @@ class LCKSVD(ResidualClassifier):
         return DistanceContributions.from_distances(by_class, distances, np.zeros(len(distances)))
 
     def distances(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the distances to the classes: negative classifier scores, or residuals.
+        """Return the distances to the classes.
 
-        They are classifier scores for decision="classifier", and residuals for "residual".
+        They are negative classifier scores for decision="classifier", and residuals for "residual".
 
         Parameters
         ----------
@@ -339,10 +339,10 @@ def _append_labels(left: NDArray[Any], right: NDArray[Any], weight: float) -> ND
 def _split_atoms(
     atoms: NDArray[Any], Y: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return D with unit norm, W and the norms of d, from atoms [d √weight·w].
+    """Split atoms [d √weight·w] into D and W, and return D, W and the norms ‖d‖.
 
-    d and w, which are the rows of D and W, are divided by ‖d‖. If d is zero up to rounding errors,
-    both rows are set to zero, so that no code uses the atom. Y are the samples.
+    The rows of D and W are d and w divided by ‖d‖. If d is zero up to rounding errors, which depend
+    on the samples Y, both rows are set to zero, so that no code uses the atom.
     """
     D, W = np.split(atoms.astype(np.float64), [Y.shape[1]], axis=1)
     norms = np.linalg.norm(D, axis=1)
@@ -356,7 +356,7 @@ def _split_atoms(
 
 
 def _fit_linear_classifier(S: csr_array, H: NDArray[Any]) -> NDArray[Any]:
-    """Return W = argmin ‖H − SW‖² + _RIDGE·‖W‖² (ridge regression)."""
+    """Return W = argmin ‖H − SW‖² + _RIDGE·‖W‖² for targets H and codes S (ridge regression)."""
     S = S.astype(np.float64)
     F = (S.T @ S).toarray()
     # The ridge is negligible for large codes: keep the system solvable in double precision.

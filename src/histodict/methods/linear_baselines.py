@@ -142,8 +142,8 @@ class LogisticPatchClassifier(_DistanceClassifier):
     ----------
     C : float, default=1.0
         Inverse strength of the l2 penalty, as in scikit-learn.
-    standardise : bool, default=False
-        Whether to standardise each feature first.
+    standardize : bool, default=False
+        Whether to standardise the features first.
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
 
@@ -167,10 +167,10 @@ class LogisticPatchClassifier(_DistanceClassifier):
     bias_: NDArray[Any]
 
     def __init__(
-        self, C: float = 1.0, *, standardise: bool = False, n_jobs: int | None = None
+        self, C: float = 1.0, *, standardize: bool = False, n_jobs: int | None = None
     ) -> None:
         self.C = C
-        self.standardise = standardise
+        self.standardize = standardize
         self.n_jobs = n_jobs
 
     def check_parameters(self) -> None:
@@ -199,7 +199,7 @@ class LogisticPatchClassifier(_DistanceClassifier):
         self.check_parameters()
         samples, self.classes_, labels = validate_labelled_data(self, X, y)
         callback(Progress("train", 0, 1))
-        scaler = StandardScaler() if self.standardise else None
+        scaler = StandardScaler() if self.standardize else None
         with single_blas_thread():
             model = LogisticRegression(C=self.C, class_weight="balanced", max_iter=2000)
             model.fit(scaler.fit_transform(samples) if scaler else samples, labels)
@@ -225,7 +225,7 @@ class NearestPatchClassifier(_DistanceClassifier):
 
     Parameters
     ----------
-    n_neighbours : int, default=15
+    n_neighbors : int, default=15
         Number of neighbours that vote.
     max_patches : int, default=5000
         Maximum number of training patches per class to keep, chosen at random.
@@ -255,13 +255,13 @@ class NearestPatchClassifier(_DistanceClassifier):
 
     def __init__(
         self,
-        n_neighbours: int = 15,
+        n_neighbors: int = 15,
         *,
         max_patches: int = 5000,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_neighbours = n_neighbours
+        self.n_neighbors = n_neighbors
         self.max_patches = max_patches
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -273,7 +273,7 @@ class NearestPatchClassifier(_DistanceClassifier):
 
     def check_parameters(self) -> None:
         """Raise ValueError if a parameter is invalid."""
-        check_whole_number("n_neighbours", self.n_neighbours, 1)
+        check_whole_number("n_neighbors", self.n_neighbors, 1)
         check_whole_number("max_patches", self.max_patches, 1)
 
     def fit(
@@ -309,7 +309,7 @@ class NearestPatchClassifier(_DistanceClassifier):
         return self
 
     def _distances(self, Y: NDArray[Any]) -> NDArray[np.float64]:
-        k = min(self.n_neighbours, len(self.patches_))
+        k = min(self.n_neighbors, len(self.patches_))
         cosines = normalize(Y) @ self.patches_.T
         nearest = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
         votes = self.labels_[nearest][:, :, None] == np.arange(len(self.classes_))

@@ -61,7 +61,7 @@ class Nayak(PatchClassifier):
     penalty : float, default=0.1
         l1 penalty of the codes (λ).
     n_iter : int, default=10
-        Number of rounds of atoms and encoder, then codes.
+        Number of rounds, which update the encoder and the atoms, then the codes.
     n_coding_steps : int, default=20
         Gradient steps per coding (q), which starts from the codes of the previous round.
     encoder : {"fast", "exact"}, default="fast"
@@ -74,7 +74,7 @@ class Nayak(PatchClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic of all steps but the coding of training samples.
+        Device for all steps except the coding of training samples, which uses the CPU.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class Nayak(PatchClassifier):
         statistics = EncoderStatistics.from_samples(Y, self.n_jobs)
         W = np.zeros(D.T.shape, D.dtype)
         self._code(codes, Y, D, W, 0.0)
-        E, F, _ = codes.sums(Y)
+        E, F, _ = codes.compute_sums(Y)
         objective = []
         report(Progress("train", 0, self.n_iter))
         for iteration in range(self.n_iter):
@@ -229,7 +229,7 @@ class Nayak(PatchClassifier):
                 E, F = E.astype(D.dtype), F.astype(D.dtype)
                 D = module.update_atoms(D, E, F, n_sweeps=10, tol=1e-3)
             self._code(codes, Y, D, W, 1.0)
-            E, F, l1 = codes.sums(Y)
+            E, F, l1 = codes.compute_sums(Y)
             objective.append(statistics.objective(D, W, E, F) + float(self.penalty) * l1)
             report(Progress("train", iteration + 1, self.n_iter, (objective[-1],)))
         return D, W, objective
@@ -237,8 +237,8 @@ class Nayak(PatchClassifier):
     def _code(
         self, codes: FistaCodes, Y: NDArray[Any], D: NDArray[Any], W: NDArray[Any], weight: float
     ) -> None:
-        """Improve `codes` for D and W, in place; `weight` is that of ½‖S − YW‖², 0 or 1."""
-        H, P = coding_problem(D, W, weight)
+        """Improve `codes` for D and W, in place; `weight` is the factor 0 or 1 of ½‖S − YW‖²."""
+        H, P = coding_matrices(D, W, weight)
         codes.improve(H, lambda b: Y[b.rows] @ P, float(self.penalty), self.n_coding_steps)
 
     def _encode_blocks(
@@ -270,8 +270,8 @@ class EncoderStatistics:
 
     Attributes
     ----------
-    A : (n_features, n_features), YᵀY
-    ridge : ε
+    A : (n_features, n_features), YᵀY for the samples Y
+    ridge : weight ε of the term ½ε‖W‖² in the objective
     """
 
     A: NDArray[np.float64]
@@ -304,10 +304,10 @@ class EncoderStatistics:
         return float(fit + prediction) / 2
 
 
-def coding_problem(
+def coding_matrices(
     D: NDArray[Any], W: NDArray[Any], weight: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return H = DDᵀ + weight·I and P = Dᵀ + weight·W of the objective ½ s H sᵀ − yP sᵀ."""
+    """Return H = DDᵀ + weight·I and P = Dᵀ + weight·W of the coding objective ½ s H sᵀ − yP sᵀ."""
     w = np.asarray(weight, D.dtype)
     with single_blas_thread():
         return D @ D.T + w * np.eye(len(D), dtype=D.dtype), np.ascontiguousarray(D.T + w * W)

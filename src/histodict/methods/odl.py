@@ -40,7 +40,7 @@ class ODL(ResidualClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic inside a block of samples.
+        Device that processes the samples; "cuda" is an NVIDIA GPU.
 
     Attributes
     ----------

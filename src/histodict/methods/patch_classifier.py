@@ -48,11 +48,11 @@ from ..utils.validation import check_number
 class DistanceContributions:
     """Additive contributions of atoms to the distances of samples to classes.
 
-    distances_i = constant + rest_i + Σ_j by_class[i]_j, with the same constant for all classes.
+    distances_i = offset + rest_i + Σ_j by_class[i]_j, with the same offset for all classes.
 
     Attributes
     ----------
-    by_class : contributions of the atoms to the distance, (n_samples, n_codes) for each class
+    by_class : for each class, contributions to the distance to the class, (n_samples, n_codes)
     rest : (n_samples, n_classes), part of the distances that is not attributed to atoms
     """
 
@@ -61,25 +61,25 @@ class DistanceContributions:
 
     @classmethod
     def from_distances(
-        cls, by_class: list[csr_array], distances: NDArray[np.float64], base: NDArray[np.float64]
+        cls, by_class: list[csr_array], distances: NDArray[np.float64], offset: NDArray[np.float64]
     ) -> DistanceContributions:
-        """Return contributions with `rest` = distances − base (n_samples,) − sums of `by_class`."""
+        """Compute `rest` as distances − offset (n_samples,) − the sums of `by_class` over atoms."""
         attributed = np.stack([np.asarray(part.sum(axis=1)).ravel() for part in by_class], axis=1)
-        return cls(by_class, distances - base[:, None] - attributed)
+        return cls(by_class, distances - offset[:, None] - attributed)
 
-    def margin_contributions(self, index: int) -> csr_array:
-        """Return contributions to the margin of the class with this index, (n_samples, n_codes).
+    def margin_contributions(self, class_index: int) -> csr_array:
+        """Return the contributions of the atoms to the margin of a class, (n_samples, n_codes).
 
         The margin is the mean distance to the other classes minus the distance to this class.
         """
         n_classes = len(self.by_class)
-        total = sum(self.by_class[1:], start=self.by_class[0])
-        margin: csr_array = (total - self.by_class[index]) / (n_classes - 1) - self.by_class[index]
+        total, own = sum(self.by_class[1:], start=self.by_class[0]), self.by_class[class_index]
+        margin: csr_array = (total - own) / (n_classes - 1) - own
         return csr_array(margin)
 
 
 def squared_residual_contributions(D: NDArray[Any], Y: NDArray[Any], S: csr_array) -> csr_array:
-    """Return the Shapley values q_j of the module docstring for the atoms of one class.
+    """Return the Shapley value q_j of each atom of a class in the squared residuals of samples.
 
     The result and S, the codes over these atoms, are (n_samples, n_atoms). D are the atoms
     (n_atoms, n_features), and Y the samples (n_samples, n_features).
@@ -96,7 +96,7 @@ def scale_rows(matrix: csr_array, factors: NDArray[np.float64]) -> csr_array:
 
 
 def pad_columns(matrix: csr_array, columns: NDArray[np.int64], n_columns: int) -> csr_array:
-    """Return n_columns columns: those of `matrix` at the indices `columns`, and zeros elsewhere."""
+    """Place the columns of `matrix` at the indices `columns` among `n_columns`, zero elsewhere."""
     narrow = csr_array(matrix)
     arrays = narrow.data, columns[narrow.indices], narrow.indptr
     return csr_array(arrays, shape=(narrow.shape[0], n_columns))
@@ -451,7 +451,7 @@ class ResidualClassifier(PatchClassifier):
 
     @property
     def _active_rows(self) -> NDArray[np.int64]:
-        """Indices of the active atoms."""
+        """Indices of the atoms that are not disabled."""
         return np.delete(np.arange(len(self.labelled_atoms()[0])), list(self.disabled_atoms_))
 
     def _active_atoms(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -465,17 +465,17 @@ class ResidualClassifier(PatchClassifier):
         return pad_columns(S, self._active_rows, self.n_codes_) if self.disabled_atoms_ else S
 
     def _map_blocks(
-        self, X: ArrayLike, choose: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
+        self, X: ArrayLike, make_function: Callable[[BlockEncoder], Callable[[NDArray[Any]], Any]]
     ) -> Iterator[Any]:
-        """Yield the result of `choose(encoder)(block)` for each block of X."""
+        """Yield the result of `make_function(encoder)(block)` for each block of X."""
         check_is_fitted(self)
         module = load_backend(self.backend)
         D, code = self._get_encoder()
-        process_block = choose(code)
+        process_block = make_function(code)
         # The device checks for NaN itself, which saves one pass over the samples on the host.
-        finds_nan = module.FINDS_NAN and isinstance(code, LassoEncoder)
+        backend_checks_nan = module.CHECKS_NAN and isinstance(code, LassoEncoder)
         options = {"dtype": [np.float64, np.float32], "reset": False}
-        samples = validate_data(self, X, ensure_all_finite=not finds_nan, **options)
+        samples = validate_data(self, X, ensure_all_finite=not backend_checks_nan, **options)
 
         def process_rows(rows: slice) -> Any:
             return process_block(np.ascontiguousarray(samples[rows], dtype=D.dtype))
@@ -490,7 +490,7 @@ class ResidualClassifier(PatchClassifier):
     def _get_encoder(self) -> tuple[NDArray[Any], BlockEncoder]:
         """Return the active atoms and their encoder; cached while the fitted state is the same."""
         fitted = [np.asarray(getattr(self, name)) for name in self.fitted_arrays]
-        settings = self.get_params(deep=False) | {"n_jobs": None, "off": self.disabled_atoms_}
+        settings = self.get_params(deep=False) | {"n_jobs": None, "disabled": self.disabled_atoms_}
         D, atom_classes = self._active_atoms()
         others = [array for array in fitted if not np.may_share_memory(array, D)]
         arrays = [D, atom_classes, *others]
@@ -556,7 +556,7 @@ class NotFiniteError(ValueError):
 
 
 class LassoEncoder:
-    """Function that returns the lasso codes and class residuals of a block of samples."""
+    """Callable that returns the lasso codes and class residuals of a block of samples."""
 
     def __init__(
         self,
@@ -588,7 +588,7 @@ class LassoEncoder:
 
     def _to_device(self, Y: NDArray[Any]) -> Any:
         on_device = self._module.to_device(Y, self._D.dtype)
-        if self._module.FINDS_NAN and not self._module.is_finite(on_device):
+        if self._module.CHECKS_NAN and not self._module.is_finite(on_device):
             raise NotFiniteError("samples contain NaN or infinity")
         return on_device
 
@@ -596,5 +596,5 @@ class LassoEncoder:
 def _make_residual_function(
     code: BlockEncoder,
 ) -> Callable[[NDArray[Any]], tuple[NDArray[np.float64], int]]:
-    """Return a function of a block that returns class residuals and the number not converged."""
+    """Return a function of a block: its class residuals and number of unconverged samples."""
     return code.residuals if isinstance(code, LassoEncoder) else lambda Y: code(Y)[1:]

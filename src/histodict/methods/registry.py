@@ -27,10 +27,10 @@ class MethodSpec:
         MEAN_VECTOR for the mean of its patch vectors; None for a method that classifies patches
     aggregation : name of the aggregator of patch predictions that the paper of the method defines;
         None for the default
-    default_parameters : parameters of the default preset
-    paper_parameters : parameters of the comparison in the paper
-    channels : name of the parameter for the number of colour channels of a vector; None if the
-        method has no such parameter
+    default_parameters : default parameters of the method in a recipe
+    paper_parameters : parameters of the method in the comparison of the DFDL paper
+    channels_parameter : name of the parameter for the number of colour channels; None if the method
+        has none
     """
 
     import_path: str
@@ -39,7 +39,7 @@ class MethodSpec:
     aggregation: str | None = None
     default_parameters: dict[str, Any] = field(default_factory=dict)
     paper_parameters: dict[str, Any] = field(default_factory=dict)
-    channels: str | None = None
+    channels_parameter: str | None = None
 
     @property
     def is_patch_level(self) -> bool:
@@ -54,7 +54,7 @@ class MethodSpec:
     @property
     def needs_pixels(self) -> bool:
         """Whether the method needs the image or its colour channels, not only patch vectors."""
-        return bool(self.channels) or not self.uses_patch_features
+        return bool(self.channels_parameter) or not self.uses_patch_features
 
     def load_class(self) -> type:
         """Import and return the class of the method."""
@@ -62,7 +62,7 @@ class MethodSpec:
         method_class: type = getattr(import_module(f".{module}", __package__), name)
         return method_class
 
-    def check(self, parameters: dict[str, Any]) -> None:
+    def check_parameters(self, parameters: dict[str, Any]) -> None:
         """Raise ValueError if a parameter does not exist or its value is invalid."""
         known = signature(self.load_class()).parameters
         for name, value in parameters.items():
@@ -146,7 +146,7 @@ METHODS: dict[str, MethodSpec] = {
         "shirc:SHIRC",
         "joint sparse representation of the colour channels of patches (Srinivas 2014)",
         paper_parameters={"n_atoms": 2500},
-        channels="n_channels",
+        channels_parameter="n_channels",
     ),
     "shirc-image": MethodSpec(
         "shirc:SHIRC",
@@ -189,8 +189,8 @@ METHODS: dict[str, MethodSpec] = {
             "encoder"
         ),
         features=MEAN_VECTOR,
-        default_parameters={"standardise": True},
-        paper_parameters={"standardise": True},
+        default_parameters={"standardize": True},
+        paper_parameters={"standardize": True},
     ),
     "lbp-colour": MethodSpec(
         "svm:StandardizedSVM",

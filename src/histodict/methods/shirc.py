@@ -51,7 +51,7 @@ class SHIRC(ExemplarClassifier):
     n_jobs : int or None, default=None
         Number of threads. None uses all cores.
     backend : {"cpu", "cuda"}, default="cpu"
-        Arithmetic inside a block of samples.
+        Device that processes the samples; "cuda" is an NVIDIA GPU.
 
     Attributes
     ----------

@@ -57,9 +57,9 @@ class KernelSVMState:
     Attributes
     ----------
     support_vectors : (n_vectors, n_features)
-    dual_coefficients : (n_machines, n_vectors), α_j of each SVM; 0 for vectors that it does not use
-    intercepts : (n_machines,), b of each SVM
-    gamma : (1,), γ of the rbf kernel
+    dual_coefficients : (n_svms, n_vectors), weights of the vectors; 0 if the SVM does not use them
+    intercepts : (n_svms,)
+    gamma : (1,), coefficient of the rbf kernel
     """
 
     support_vectors: NDArray[np.float64]
@@ -113,7 +113,7 @@ class KernelSVMState:
         return cls(*(getattr(estimator, name) for name in _SVM_ARRAYS))
 
     def assign_to(self, estimator: Any) -> None:
-        """Store the arrays in the attributes `support_vectors_` … `gamma_` of an estimator."""
+        """Store the arrays as attributes of an estimator, with "_" appended to their names."""
         arrays = (self.support_vectors, self.dual_coefficients, self.intercepts, self.gamma)
         for name, array in zip(_SVM_ARRAYS, arrays, strict=True):
             setattr(estimator, name, array)
@@ -121,7 +121,7 @@ class KernelSVMState:
     def scores(self, Z: NDArray[np.float64], kernel: str) -> NDArray[np.float64]:
         """Return the scores of standardised samples Z.
 
-        They are (n_samples,) for one SVM, and (n_samples, n_machines) for several.
+        They are (n_samples,) for one SVM, and (n_samples, n_svms) for several.
         """
         V = self.support_vectors
         with single_blas_thread():

@@ -54,7 +54,7 @@ _DECISION_ARRAYS = {
 
 
 class WNDCHARM(ClassifierMixin, BaseEstimator):
-    """Classifier of the features with the highest Fisher scores, by SVM or neighbours.
+    """Classifier that selects features by Fisher score, then uses an SVM or neighbours.
 
     The neighbour distance weights the features by their scores, as in the original. The SVM does
     not, as weights relative to the highest score would remove most of the hundreds of features.
@@ -81,7 +81,8 @@ class WNDCHARM(ClassifierMixin, BaseEstimator):
     weights_ : ndarray of shape (n_selected,)
         Fisher scores of the selected features, relative to the highest.
     min_, span_ : ndarray of shape (n_selected,)
-        Minimum and range in the training samples. The range is 1 for a constant feature.
+        Minimum and range of the selected features in the training samples. The range of a constant
+        feature is 1.
     samples_ : ndarray of shape (n_samples, n_selected)
         Weighted training samples, for decision="neighbours".
     labels_ : ndarray of shape (n_samples,)
@@ -256,12 +257,13 @@ def log_similarities(
 ) -> NDArray[np.float64]:
     """Return the logarithm of the similarity of each sample to each class, (n_samples, n_classes).
 
-    It is log ρ_i of the module docstring, and finite for any sample.
+    The similarity is the mean of ‖x − t‖^−10 over the training samples t of the class. Its
+    logarithm is finite for any sample x.
 
     Parameters
     ----------
-    weighted : (n_samples, n_selected), samples with features multiplied by their weights w_f
-    training : (n_training, n_selected), training samples, weighted likewise
+    weighted : (n_samples, n_selected), samples x, with features multiplied by their weights
+    training : (n_training, n_selected), training samples t, weighted likewise
     labels : (n_training,), class indices of the training samples
     """
     distances = np.maximum(cdist(weighted, training, "sqeuclidean"), np.finfo(np.float64).tiny)

@@ -36,7 +36,8 @@ class Repeat:
 
     Attributes
     ----------
-    labels, patients : (n_images,), true class and patient of each image
+    labels : (n_images,), true class of each image
+    patients : (n_images,), patient of each image
     predictions : predicted labels or scores, (n_images,) or (n_images, n_classes)
     """
 
@@ -125,7 +126,7 @@ def balanced_folds(
     ----------
     counts : (n_groups, n_classes), number of images of each group and class
     n_folds : number of folds
-    rng : random generator
+    rng : source of the random orders of the groups
 
     Returns
     -------
@@ -170,8 +171,8 @@ class _FoldSearch:
     def __init__(self, counts: NDArray[np.int64], n_folds: int, rng: np.random.Generator) -> None:
         n_groups, self.n_classes = counts.shape
         # The last column counts the groups themselves.
-        self.members = np.column_stack([counts, np.ones(n_groups, np.int64)]).astype(float)
-        self.target = self.members.sum(axis=0) / n_folds
+        self.group_counts = np.column_stack([counts, np.ones(n_groups, np.int64)]).astype(float)
+        self.target = self.group_counts.sum(axis=0) / n_folds
         self.weights = np.append(np.ones(self.n_classes), _GROUP_WEIGHT) / self.target**2
         self.order = rng.permutation(n_groups)
         self.folds = np.full(n_groups, -1)
@@ -180,7 +181,7 @@ class _FoldSearch:
     def run(self) -> NDArray[np.int64]:
         """Return the fold of each group."""
         for group in self.order:
-            gains = self._costs(self.totals + self.members[group]) - self._costs(self.totals)
+            gains = self._costs(self.totals + self.group_counts[group]) - self._costs(self.totals)
             self._assign(group, int(gains.argmin()))
         better = True
         while better and not self._is_balanced():
@@ -198,8 +199,8 @@ class _FoldSearch:
 
     def _assign(self, group: int, fold: int) -> None:
         if self.folds[group] >= 0:
-            self.totals[self.folds[group]] -= self.members[group]
-        self.totals[fold] += self.members[group]
+            self.totals[self.folds[group]] -= self.group_counts[group]
+        self.totals[fold] += self.group_counts[group]
         self.folds[group] = fold
 
     def _is_balanced(self) -> bool:
@@ -211,12 +212,12 @@ class _FoldSearch:
 
         Return whether the folds have changed.
         """
-        current, row = self.folds[group], self.members[group]
+        current, row = self.folds[group], self.group_counts[group]
         costs, rest = self._costs(self.totals), self.totals[current] - row
         moves = self._costs(rest) + self._costs(self.totals + row) - costs[current] - costs
         moves[current] = 0
-        swaps = self._costs(rest + self.members) - costs[current]
-        swaps += self._costs(self.totals[self.folds] + row - self.members) - costs[self.folds]
+        swaps = self._costs(rest + self.group_counts) - costs[current]
+        swaps += self._costs(self.totals[self.folds] + row - self.group_counts) - costs[self.folds]
         swaps[self.folds == current] = 0
         # Smaller gains may be rounding errors and could cause an endless loop.
         if min(moves.min(), swaps.min()) > -1e-9:
@@ -240,7 +241,7 @@ def k_folds(
     *,
     n_repeats: int = 1,
     random_state: int = 0,
-    by: str = "patient",
+    unit: str = "patient",
 ) -> Splits:
     """Return k-fold splits, in which every image is in one test set per repeat.
 
@@ -254,7 +255,7 @@ def k_folds(
     n_folds : number of folds
     n_repeats : number of repeats, each with another division
     random_state : seed
-    by : unit that is not divided, "patient" or "image"
+    unit : unit that is not divided, "patient" or "image"
 
     Returns
     -------
@@ -266,16 +267,16 @@ def k_folds(
         If there are too few patients, or too few different divisions.
     """
     n_repeats = check_whole_number(hint(python="n_repeats", cli="--repeats"), n_repeats, 1)
-    groups = _Groups.from_manifest(manifest, by)
+    groups = _Groups.from_manifest(manifest, unit)
     splits: list[Split] = []
     seen: set[tuple[int, ...]] = set()
     for repeat in range(n_repeats):
-        rng = _generator(random_state, repeat)
+        rng = _make_generator(random_state, repeat)
         candidates = (groups.divide(n_folds, rng) for _ in range(_MAX_TRIES))
         folds = next((folds for folds in candidates if _canonical_labels(folds) not in seen), None)
         if folds is None:
             raise SplitError(
-                f"only {repeat} different divisions of {len(groups.names)} {by}s into "
+                f"only {repeat} different divisions of {len(groups.names)} {unit}s into "
                 f"{n_folds} folds were found; use "
                 f"{hint(python='n_repeats=', cli='--repeats ')}{repeat} instead of {n_repeats}"
             )
@@ -284,7 +285,7 @@ def k_folds(
             test = folds[groups.group_of_image] == fold
             name = f"repeat {repeat + 1}, fold {fold + 1}"
             splits.append(
-                Split(name, _selected_indices(~test), _selected_indices(test), by, repeat)
+                Split(name, _selected_indices(~test), _selected_indices(test), unit, repeat)
             )
     protocol = {"n_folds": n_folds, "n_repeats": n_repeats, "random_state": random_state}
     return _validated_splits(manifest, splits, kind="k-fold", **protocol)
@@ -296,7 +297,7 @@ def learning_curve_splits(
     *,
     n_repeats: int = 1,
     random_state: int = 0,
-    by: str = "patient",
+    unit: str = "patient",
 ) -> Splits:
     """Return splits with nested training sets of increasing size, and one test set per repeat.
 
@@ -309,7 +310,7 @@ def learning_curve_splits(
     n_per_class : numbers of training images per class
     n_repeats : number of repeats, each with another division
     random_state : seed
-    by : unit that is not divided, "patient" or "image"
+    unit : unit that is not divided, "patient" or "image"
 
     Returns
     -------
@@ -327,16 +328,16 @@ def learning_curve_splits(
             "n_per_class is empty; use a list of numbers of images, such as (3, 5, 10)"
         )
     n_repeats = check_whole_number(hint(python="n_repeats", cli="--repeats"), n_repeats, 1)
-    groups = _Groups.from_manifest(manifest, by)
+    groups = _Groups.from_manifest(manifest, unit)
     splits = []
     for repeat in range(n_repeats):
-        rng = _generator(random_state, repeat)
+        rng = _make_generator(random_state, repeat)
         test = groups.divide(2, rng)[groups.group_of_image] == 1
         queues = _shuffled_by_class(manifest, ~test, rng)
         for n in sizes:
             name = f"repeat {repeat + 1}, {n} per class"
             train = _take_first(queues, n, name)
-            splits.append(Split(name, train, _selected_indices(test), by, repeat, n))
+            splits.append(Split(name, train, _selected_indices(test), unit, repeat, n))
     protocol = {"n_per_class": sizes, "n_repeats": n_repeats, "random_state": random_state}
     return _validated_splits(manifest, splits, kind="hold-out", **protocol)
 
@@ -388,16 +389,17 @@ def predefined_split(
     train: Sequence[str] = ("train",),
     test: Sequence[str] = ("test",),
     leave_out: Sequence[str] = (),
-    by: str = "patient",
+    unit: str = "patient",
 ) -> Splits:
     """Return the split that the column `split` of the manifest defines.
 
     Parameters
     ----------
     manifest : labelled images with a column `split`
-    train, test, leave_out : values of the column for training images, test images and images that
-        are not used; an empty cell has the value ""
-    by : unit that must not be divided, "patient" or "image"
+    train : values of the column for training images; an empty cell has the value ""
+    test : values of the column for test images
+    leave_out : values of the column for images that are not used
+    unit : unit that must not be divided, "patient" or "image"
 
     Returns
     -------
@@ -430,7 +432,7 @@ def predefined_split(
     )
     protocol = {"train": [*train], "test": [*test], "leave_out": [*leave_out]}
     return _validated_splits(
-        manifest, [Split("predefined", trained, tested, by)], kind="predefined", **protocol
+        manifest, [Split("predefined", trained, tested, unit)], kind="predefined", **protocol
     )
 
 
@@ -449,7 +451,7 @@ class _Groups:
 
     Attributes
     ----------
-    by : unit of the groups, "patient" or "image"
+    unit : unit of the groups, "patient" or "image"
     names : names of the groups, such as patients
     classes : class names
     group_of_image : (n_images,), index of the group of each image
@@ -457,7 +459,7 @@ class _Groups:
     required : (n_classes,), whether every training set must have the class
     """
 
-    by: str
+    unit: str
     names: list[str]
     classes: list[str]
     group_of_image: NDArray[np.int64]
@@ -465,16 +467,16 @@ class _Groups:
     required: NDArray[np.bool_]
 
     @classmethod
-    def from_manifest(cls, manifest: Manifest, by: str) -> _Groups:
+    def from_manifest(cls, manifest: Manifest, unit: str) -> _Groups:
         if not manifest.records:
             raise SplitError("no images to split")
-        keys = manifest.patients if by == "patient" else image_names(manifest)
+        keys = manifest.patients if unit == "patient" else image_names(manifest)
         names, group_of_image = np.unique(keys, return_inverse=True)
         classes, of_label = np.unique(manifest.labels, return_inverse=True)
         counts = np.zeros((len(names), len(classes)), np.int64)
         np.add.at(counts, (group_of_image, of_label), 1)
         required = np.isin(classes, list(required_classes(manifest.records)))
-        return cls(by, names.tolist(), classes.tolist(), group_of_image, counts, required)
+        return cls(unit, names.tolist(), classes.tolist(), group_of_image, counts, required)
 
     def divide(self, n_folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the fold of each group; raise SplitError if a class is in one fold only."""
@@ -482,7 +484,7 @@ class _Groups:
         n_groups = len(self.names)
         if n_groups < 2:
             raise SplitError(
-                f"all images are of a single {self.by}, so none is left for the test; add "
+                f"all images are of a single {self.unit}, so none is left for the test; add "
                 "images of others"
             )
         for class_index in np.flatnonzero(self.required).tolist():
@@ -490,13 +492,13 @@ class _Groups:
             members = np.flatnonzero(column)
             if len(members) == 1:
                 raise SplitError(
-                    f"all images of class {name!r} are of a single {self.by}, "
+                    f"all images of class {name!r} are of a single {self.unit}, "
                     f"{self.names[members[0]]!r}, so the class cannot be in both training and "
                     "test sets; add images of others or exclude the class"
                 )
         if n_folds > n_groups:
             raise SplitError(
-                f"{n_folds} folds need at least {n_folds} {self.by}s, but there are "
+                f"{n_folds} folds need at least {n_folds} {self.unit}s, but there are "
                 f"{n_groups}; use at most {hint(python='n_folds=', cli='--folds ')}{n_groups}"
             )
         folds = balanced_folds(self.counts, n_folds, rng)
@@ -504,7 +506,7 @@ class _Groups:
         alone &= self.required
         if alone.any():
             raise SplitError(
-                f"no division of the {self.by}s into {n_folds} folds has class "
+                f"no division of the {self.unit}s into {n_folds} folds has class "
                 f"{self.classes[int(alone.argmax())]!r} in every training set; use more folds"
             )
         return folds
@@ -525,22 +527,22 @@ def _shuffled_by_class(
     return {name: rng.permutation(queue).tolist() for name, queue in queues.items() if queue}
 
 
-def _take_first(queues: Mapping[str, Sequence[int]], n: int, split: str) -> list[int]:
+def _take_first(queues: Mapping[str, Sequence[int]], n: int, split_name: str) -> list[int]:
     """Return the first n image indices of each class, sorted.
 
-    `queues` are the indices of the images of each class, `split` is the name for messages.
+    `queues` are the indices of the images of each class, `split_name` is for messages.
     """
     for name, queue in queues.items():
         if len(queue) < n:
             raise SplitError(
-                f"split {split!r}: the training half has {pluralize(len(queue), 'image')} of "
+                f"split {split_name!r}: the training half has {pluralize(len(queue), 'image')} of "
                 f"class {name!r}; use at most "
                 f"{hint(python='n_per_class=', cli='--per-class ')}{len(queue)}"
             )
     return sorted(index for queue in queues.values() for index in queue[:n])
 
 
-def _generator(random_state: int, repeat: int) -> np.random.Generator:
+def _make_generator(random_state: int, repeat: int) -> np.random.Generator:
     """Return the random generator for a repeat, independent of those of other repeats."""
     return np.random.default_rng([check_whole_number("random_state", random_state, 0), repeat])
 

@@ -1,8 +1,8 @@
 """Splits of a manifest into training and test images, and their JSON file.
 
 Images of one patient share stain, scanner and biology. Accuracy on patients of the training set is
-too optimistic, so splits are by patient (`by="patient"`) unless `by="image"` is requested, which is
-recorded in the split.
+too optimistic, so splits are by patient (`unit="patient"`) unless `unit="image"` is requested,
+which is recorded in the split.
 
 The file is published with the results, so that others can test on the same images:
 
@@ -44,8 +44,9 @@ class Split:
     Attributes
     ----------
     name : name for messages, such as "repeat 1, fold 2"
-    train, test : indices of the training and test images
-    by : unit that is not divided, "patient" or "image"
+    train : indices of the training images
+    test : indices of the test images
+    unit : unit that is not divided, "patient" or "image"; `by` in the file
     repeat : index of the repeat; the splits of one repeat are its folds
     n_per_class : number of training images per class in a learning curve; otherwise None
     """
@@ -53,13 +54,13 @@ class Split:
     name: str
     train: list[int]
     test: list[int]
-    by: str = "patient"
+    unit: str = "patient"
     repeat: int = 0
     n_per_class: int | None = None
 
     def __post_init__(self) -> None:
-        if self.by not in ("patient", "image"):
-            raise SplitError(f"by must be 'patient' or 'image', not {self.by!r}")
+        if self.unit not in ("patient", "image"):
+            raise SplitError(f"unit must be 'patient' or 'image', not {self.unit!r}")
         if not self.train or not self.test:
             side = "test set" if self.train else "training set"
             raise SplitError(f"split {self.name!r}: the {side} is empty")
@@ -73,10 +74,10 @@ class Splits:
 
     Attributes
     ----------
-    splits : the splits
+    splits : pairs of a training and a test set
     images : names of the images, in the order of the manifest
     manifest : digest of the manifest
-    protocol : `kind` and parameters of the protocol
+    protocol : parameters of the protocol, and its name as `kind`
     """
 
     splits: tuple[Split, ...]
@@ -121,7 +122,7 @@ def shared_patients(manifest: Manifest, split: Split) -> list[str]:
     return sorted(set.intersection(*sides))
 
 
-def cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
+def is_cross_validated(manifest: Manifest, splits: Iterable[Split]) -> bool:
     """Return whether a test patient of one split is a training patient of another split.
 
     Parameters
@@ -204,7 +205,7 @@ def check_splits(manifest: Manifest, splits: Iterable[Split]) -> None:
             raise SplitError(
                 f"split {split.name!r}: indices exceed the {len(manifest.records)} images"
             )
-        if split.by == "patient":
+        if split.unit == "patient":
             check_patients_disjoint(manifest, split)
         trained = {manifest.records[index].label for index in split.train}
         tested = [manifest.records[index] for index in split.test]
@@ -246,7 +247,7 @@ def save_splits(splits: Splits, path: Path | str) -> Path:
 
 
 def load_splits(path: Path | str, manifest: Manifest) -> Splits:
-    """Read splits from a file; the images of `manifest` may have another order than in the file.
+    """Read splits from a file; the order of the images in `manifest` may differ from the file.
 
     Parameters
     ----------
@@ -303,8 +304,13 @@ def _file_content(splits: Splits) -> dict[str, Any]:
         "protocol": dict(splits.protocol),
         "manifest": splits.manifest,
         "images": list(splits.images),
-        "splits": [asdict(split) for split in splits],
+        "splits": [_split_entry(split) for split in splits],
     }
+
+
+def _split_entry(split: Split) -> dict[str, Any]:
+    """Return a split as a dictionary with the keys of the file."""
+    return {("by" if name == "unit" else name): value for name, value in asdict(split).items()}
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -332,10 +338,11 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _parse_split(entry: dict[str, Any], n_images: int) -> Split:
+    values = {("unit" if name == "by" else name): value for name, value in entry.items()}
     for field in fields(Split):
-        if field.name in entry:
-            check_type(field.name, entry[field.name], str(field.type))
-    split = Split(**entry)
+        if field.name in values:
+            check_type(field.name, values[field.name], str(field.type))
+    split = Split(**values)
     if not set(split.train + split.test) <= set(range(n_images)):
         raise ValueError(f"split {split.name!r}: indices exceed the {n_images} images")
     return split

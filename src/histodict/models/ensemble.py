@@ -17,7 +17,7 @@ from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import Manifest
 from ..decision.atom_annotations import AtomAnnotations
 from ..decision.calibration import Calibration, ScoreCombination
-from ..decision.threshold import with_new_changes
+from ..decision.threshold import add_member_changes
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike
 from ..images.source import ImageError
@@ -500,7 +500,7 @@ class EnsembleClassifier(ImageClassifier):
         changed = copy(self)
         changed.estimators_ = [*self.estimators_[:index], member, *self.estimators_[index + 1 :]]
         records = self.estimators_[index].training_info_, member.training_info_
-        changed.training_info_ = with_new_changes(self.training_info_, *records)
+        changed.training_info_ = add_member_changes(self.training_info_, *records)
         return changed
 
     def describe_decision(self) -> str:

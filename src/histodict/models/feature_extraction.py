@@ -90,7 +90,7 @@ def extraction_recipe(features: str, settings: dict[str, str]) -> Recipe:
             f"{', '.join(sorted(_FEATURE_SETTINGS))}"
         )
     recipe = base.with_changes(features=features, **changes).parse_settings(settings)
-    kind.check(recipe.patch_px, recipe.grid_stride_px)
+    kind.check_grid(recipe.patch_px, recipe.grid_stride_px)
     return recipe
 
 

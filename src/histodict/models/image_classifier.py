@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord, Manifest
 from ..decision.aggregation import Aggregator, check_scores, count_scores, predicted_class
-from ..decision.threshold import DecisionThreshold, is_bimodal, unlabelled_threshold, with_change
+from ..decision.threshold import DecisionThreshold, adapted_threshold, add_change, is_bimodal
 from ..images.memory_image import ImageLike
 from ..images.pixel_size import MppLike, PixelSizeOption
 from ..patches.patch_map import PatchMap
@@ -387,7 +387,7 @@ class ImageClassifier(ImageEstimator):
         current = changed.decision_threshold
         assert previous and current
         values = {"previous": previous.value, "value": current.value}
-        changed.training_info_ = with_change(self.training_info_, "manual", shift=shift, **values)
+        changed.training_info_ = add_change(self.training_info_, "manual", shift=shift, **values)
         return changed
 
     def apply_threshold(self, prediction: ImagePrediction) -> ImagePrediction:
@@ -460,7 +460,7 @@ class ImageClassifier(ImageEstimator):
             raise ValueError("only a model of two classes has a decision threshold to adapt")
         known = np.array(scores, dtype=np.float64)
         known = known[~np.isnan(known)]
-        shift = unlabelled_threshold(known)
+        shift = adapted_threshold(known)
         has_two_groups = is_bimodal(self._invert_tanh(known))
         if not has_two_groups and not force:
             raise ValueError(
@@ -474,7 +474,7 @@ class ImageClassifier(ImageEstimator):
         metadata = {"n_images": len(known), "shift": shift} | (
             {} if has_two_groups else {"two_groups": False}
         )
-        adapted.training_info_ = with_change(self.training_info_, "adapted", **metadata)
+        adapted.training_info_ = add_change(self.training_info_, "adapted", **metadata)
         return adapted
 
     def _with_score_shift(self, shift: float) -> Self:

@@ -18,7 +18,7 @@ from ..annotations.annotation_file import AnnotationFile
 from ..datasets.manifest import ImageRecord, Manifest
 from ..datasets.survey import common_pixel_size
 from ..decision.aggregation import Aggregator, PatchStatistics, check_scores
-from ..decision.atom_annotations import AtomAnnotations, AtomReference
+from ..decision.atom_annotations import AtomAnnotations, AtomMeans
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike
 from ..images.source import ImageError
@@ -136,7 +136,7 @@ class ImagePipeline:
     aggregator_: Aggregator | None = None
     recorder: PatchRecorder | None = None
     atom_annotations: AtomAnnotations = AtomAnnotations()
-    class_reference_: Sequence[AtomReference] = ()
+    class_reference_: Sequence[AtomMeans] = ()
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..decision.aggregation import count_scores
-from ..decision.atom_annotations import check_notes
+from ..decision.atom_annotations import check_atom_annotations
 from ..decision.threshold import check_tuning
 from ..encoders import get_patch_features, needs_no_consent
 from ..images.file_types import check_not_special
@@ -50,7 +50,7 @@ DECISION_PARAMETERS = {
 ARRAY_SPECS = {
     "projection.mean": ArraySpec("inputs"),
     "projection.components": ArraySpec("features, inputs"),
-    # Reference of each class per atom, from training patches: see `AtomReference`.
+    # Reference of each class per atom, from training patches: see `AtomMeans`.
     "class_reference.usage": ArraySpec("classes, codes", "fractions from 0 to 1"),
     "class_reference.codes": ArraySpec("classes, codes"),
     "class_reference.mean_codes": ArraySpec("classes, codes"),
@@ -221,7 +221,7 @@ def validate_header(header: Mapping[str, Any]) -> None:
     if "label_type" in header["training_info"]:
         check_choice("label_type", header["training_info"]["label_type"], LABEL_TYPES)
         labels_from_names(header["classes"], header["training_info"]["label_type"])
-    check_notes(header["atom_annotations"])
+    check_atom_annotations(header["atom_annotations"])
     if header["kind"] == "region-detector" and len(header["classes"]) != 2:
         raise ValueError("a region-detector has two classes")
     _check_members(header)

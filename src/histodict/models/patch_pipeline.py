@@ -36,7 +36,7 @@ from ..decision.aggregation import (
 from ..decision.atom_annotations import (
     AtomAccumulator,
     AtomAnnotations,
-    AtomReference,
+    AtomMeans,
     class_reference_from_arrays,
     class_reference_to_arrays,
     dominant_code_signs,
@@ -198,7 +198,7 @@ def fit_class_reference(
     patches: TrainingPatches,
     project: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     n_classes: int,
-) -> list[AtomReference]:
+) -> list[AtomMeans]:
     """Return the mean atom statistics of each class, from a subset of its training patches.
 
     `project` is `PatchPipeline.project`, which is applied to the vectors before `classifier`.
@@ -495,7 +495,7 @@ class PatchPipeline(ImagePipeline):
         atoms = self.atoms()
         if annotations and atoms is None:
             raise ValueError(self.no_atoms_reason())
-        for note in annotations.notes:
+        for note in annotations.entries:
             if atoms is not None and note.atom >= len(atoms.D):
                 raise ValueError(f"there is no atom {note.atom}; the last is {len(atoms.D) - 1}")
         changed = copy(self)
@@ -571,8 +571,8 @@ class PatchPipeline(ImagePipeline):
 
     def _array_dimensions(self, classifier: Any) -> dict[str, int | str]:
         sizes: dict[str, int | str] = {"codes": classifier.code_dimension}
-        recipe = self.recipe
-        length = get_patch_features(recipe.features).length(recipe.patch_px, recipe.n_channels)
+        recipe, features = self.recipe, get_patch_features(self.recipe.features)
+        length = features.vector_length(recipe.patch_px, recipe.n_channels)
         if length is not None:
             sizes["inputs" if recipe.n_components else "features"] = length
         return sizes

@@ -113,7 +113,7 @@ class DetectedRegion:
     area_um2 : area in µm²; None if the pixel size is unknown
     box : left, top, right and bottom of the bounding box
     polygons : for each polygon, its outer ring and its holes, as closed rings of (x, y)
-    atom_usage : for each named concept, the fraction of the region's patches that use it
+    concept_usage : for each named concept, the fraction of the region's patches that use it
     """
 
     n_patches: int
@@ -122,7 +122,7 @@ class DetectedRegion:
     area_um2: float | None
     box: tuple[float, float, float, float]
     polygons: list[list[Ring]]
-    atom_usage: dict[str, float] = field(default_factory=dict)
+    concept_usage: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,7 +259,7 @@ class ImagePrediction(DisplayMixin):
             row |= {f"probability_{name}": value for name, value in self.probabilities.items()}
             row["prediction_set"] = " or ".join(self.prediction_set) or "none"
         row |= {f"proportion_{name}": value for name, value in self.proportions.items()}
-        return row | _usage_columns(self.patch_map.atom_usage if self.patch_map else {})
+        return row | _usage_columns(self.patch_map.concept_usage if self.patch_map else {})
 
 
 @dataclass(frozen=True, repr=False)
@@ -364,7 +364,7 @@ class RegionPrediction(DisplayMixin):
             "region_area_px": sum(region.area_px for region in self.regions),
             **_quality_columns(self.patch_map),
             **_size_columns(self.size),
-            **_usage_columns(self.patch_map.atom_usage),
+            **_usage_columns(self.patch_map.concept_usage),
         }
 
 
@@ -425,7 +425,7 @@ def region_rows(prediction: Prediction) -> list[Row]:
             "area_px": region.area_px,
             "area_um2": region.area_um2,
             **dict(zip(("left", "top", "right", "bottom"), region.box, strict=True)),
-            **_usage_columns(region.atom_usage),
+            **_usage_columns(region.concept_usage),
         }
         for number, region in enumerate(prediction.regions, start=1)
     ]

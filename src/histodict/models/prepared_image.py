@@ -216,7 +216,7 @@ class PreparedImage:
         self._features = get_patch_features(recipe.features)
         if self._features.is_precomputed:
             raise ImageError(f"{source.path}: {no_feature_file_message()}")
-        self._features.check(recipe.patch_px, recipe.grid_stride_px)
+        self._features.check_grid(recipe.patch_px, recipe.grid_stride_px)
         self.context, self.is_augmented = recipe.context_scale, recipe.augment_patches
         self.border, self.cache = recipe.border_mode, cache
         self.path = source.path
@@ -347,7 +347,7 @@ class PreparedImage:
             return np.zeros(0, bool)
         return self.tissue_fraction(patches) >= self._recipe.min_tissue_fraction
 
-    def tissue_windows(
+    def tissue_patch_mask(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
         """Return the mask (rows, columns) of patches with enough tissue.

@@ -144,7 +144,7 @@ class Recipe:
             raise ValueError(
                 f"{self.method} needs pixels, and feature files have none. Use another method"
             )
-        channels = entry.channels
+        channels = entry.channels_parameter
         if channels and self.method_parameters.get(channels, 3) == 9 - self.n_channels:
             raise ValueError(
                 f"{self.method} codes each colour channel separately. There are three channels, "
@@ -201,7 +201,7 @@ class Recipe:
 
     def check_method(self) -> None:
         """Raise ValueError for parameters that the method does not accept."""
-        get_method(self.method).check(self.method_parameters)
+        get_method(self.method).check_parameters(self.method_parameters)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
@@ -255,7 +255,7 @@ class Recipe:
         parameters = {
             k: v for k, v in changes.items() if k not in field_names and self.has_setting(k)
         }
-        channels = get_method(self.method).channels
+        channels = get_method(self.method).channels_parameter
         if channels in self.method_parameters and "context_scale" in changes:
             parameters[str(channels)] = 3 * min(changes["context_scale"], 2)
         return replace(
@@ -472,7 +472,9 @@ def default_uses_encoder(
         return True, f"{requested['features']} is an encoder"
     if requested:
         return False, f"{next(iter(requested))} is set"
-    colour_methods = [name for name in methods if name in METHODS and METHODS[name].channels]
+    colour_methods = [
+        name for name in methods if name in METHODS and METHODS[name].channels_parameter
+    ]
     if colour_methods:
         return False, f"{colour_methods[0]} codes colour channels"
     missing = missing_dependency(PRESETS["embeddings"].features)
@@ -523,8 +525,8 @@ def with_method(base: Recipe, method: str, *, uses_paper_parameters: bool = Fals
     known = inspect.signature(entry.load_class()).parameters
     parameters = {k: v for k, v in base.method_parameters.items() if k in known}
     parameters |= entry.paper_parameters if uses_paper_parameters else entry.default_parameters
-    if entry.channels and base.n_channels != 3:
-        parameters[entry.channels] = base.n_channels
+    if entry.channels_parameter and base.n_channels != 3:
+        parameters[entry.channels_parameter] = base.n_channels
     adapted = {
         "aggregation": entry.aggregation,
         "quality_filters": base.quality_filters if entry.uses_patch_features else NONE,

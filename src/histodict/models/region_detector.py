@@ -19,11 +19,11 @@ from ..decision.atom_annotations import AtomAnnotations
 from ..decision.threshold import (
     DecisionThreshold,
     LargestRegionSizes,
-    SizeCurve,
+    RegionSizeCurve,
+    add_change,
     describe_min_size,
     fit_margin_threshold,
     measure_largest_regions,
-    with_change,
 )
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..images.pixel_size import MppLike, PixelSize, PixelSizeOption
@@ -180,7 +180,7 @@ class RegionDetector(ImageEstimator):
         aggregator is ``"margin"``; else it is 0, so that the closest class is predicted.
     min_patches_ : int
         Minimum number of connected patches of a region.
-    size_curve_ : SizeCurve
+    size_curve_ : RegionSizeCurve
         Error rates of the training images for minimum region sizes of 1 … 20 patches.
     model_ : PatchPipeline
         Fitted pipeline from an image file to its patch map.
@@ -195,7 +195,7 @@ class RegionDetector(ImageEstimator):
     n_estimators_: ClassVar[int] = 1
     margin_threshold_: float
     min_patches_: int
-    size_curve_: SizeCurve
+    size_curve_: RegionSizeCurve
     model_: PatchPipeline
 
     def __init__(
@@ -294,7 +294,7 @@ class RegionDetector(ImageEstimator):
             fitted.margin_threshold_ = fit_margin_threshold(
                 margins, np.concatenate([s.truth[s.tissue] for s in evaluations])
             )
-        fitted.size_curve_ = SizeCurve.from_regions(
+        fitted.size_curve_ = RegionSizeCurve.from_regions(
             [s.region_sizes(fitted.margin_threshold_) for s in evaluations]
         )
         fitted.min_patches_ = fitted.size_curve_.min_patches
@@ -465,7 +465,7 @@ class RegionDetector(ImageEstimator):
         changed = copy(self)
         changed.model_ = self.model_.with_atom_annotations(annotations)
         if annotations.disabled != self.model_.atom_annotations.disabled:
-            changed.training_info_ = with_change(self.training_info_, "atoms")
+            changed.training_info_ = add_change(self.training_info_, "atoms")
         return changed
 
     def with_recorders(self, recorders: Sequence[PatchRecorder]) -> Self:
@@ -496,7 +496,7 @@ class RegionDetector(ImageEstimator):
             )
         changed, values = copy(self), {"previous": self.min_patches_, "value": round(threshold)}
         changed.min_patches_ = round(threshold)
-        changed.training_info_ = with_change(self.training_info_, "manual", **values)
+        changed.training_info_ = add_change(self.training_info_, "manual", **values)
         return changed
 
     def describe_decision(self) -> str:
@@ -551,7 +551,7 @@ class RegionDetector(ImageEstimator):
         model.margin_threshold_ = float(content.decision_parameters["margin_threshold"])
         model.model_ = model._build_pipeline()
         model.model_.load_state(content, array_specs("region_size"))
-        model.size_curve_ = SizeCurve(
+        model.size_curve_ = RegionSizeCurve(
             content.arrays["region_size.false_negative_rate"],
             content.arrays["region_size.false_positive_rate"],
         )
@@ -590,7 +590,7 @@ def _make_region(
             *patch_map.cell_corner((int(columns.stop), int(rows.stop))),
         ),
         polygons=polygons,
-        atom_usage={
+        concept_usage={
             name: float(used[window][mask].mean()) for name, used in patch_map.concepts.items()
         },
     )

@@ -12,7 +12,7 @@ import numpy as np
 from ..annotations.annotation_file import AnnotationFile
 from ..datasets.survey import sorted_by_content
 from ..decision.atom_annotations import AtomAnnotations
-from ..decision.threshold import with_change
+from ..decision.threshold import add_change
 from ..encoders import get_patch_features
 from ..images.memory_image import ImageLike, image_cache_enabled
 from ..methods.registry import get_method
@@ -208,7 +208,7 @@ class TissueClassifier(ImageClassifier):
         changed = copy(self)
         changed._model = self._model.with_atom_annotations(annotations)
         if annotations.disabled != self._model.atom_annotations.disabled:
-            changed.training_info_ = with_change(self.training_info_, "atoms")
+            changed.training_info_ = add_change(self.training_info_, "atoms")
         return changed
 
     def refit_decision_rule(
@@ -241,7 +241,7 @@ class TissueClassifier(ImageClassifier):
             changed._model = self._model.refit_decision_rule(manifest.records, labels, progress)
         changed.threshold_shift_ = 0.0
         metadata = {"manifest_digest": manifest.digest(), "n_images": manifest.n_images}
-        changed.training_info_ = with_change(self.training_info_, "refit", **metadata)
+        changed.training_info_ = add_change(self.training_info_, "refit", **metadata)
         return changed.with_tuning_images([record.path for record in manifest.records])
 
     def with_cache(self, cache: ArrayCache | None) -> Self:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix
 
 from ..datasets.manifest import Manifest
-from ..decision.threshold import MAX_MIN_PATCHES, LargestRegionSizes, SizeCurve
+from ..decision.threshold import MAX_MIN_PATCHES, LargestRegionSizes, RegionSizeCurve
 from ..evaluation import Evaluation, evaluate
 from ..evaluation.runs import EvaluationTask
 from ..images.pixel_size import PixelSizeOption
@@ -352,7 +352,9 @@ def _region_curves(
             model.region_sizes(manifest.select(task.split.test))
             for task, model in zip(tasks, models, strict=True)
         ]
-        curve = SizeCurve.from_regions([finding for part in largest_regions for finding in part])
+        curve = RegionSizeCurve.from_regions(
+            [finding for part in largest_regions for finding in part]
+        )
         sizes = [model.min_patches_ for model in models]
         row = setting.identifying_columns(method) | {"data": f"{setting.dataset.name} regions"}
         yield _Curve(

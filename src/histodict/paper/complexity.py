@@ -116,8 +116,8 @@ def _table_row(method: str, problem: Problem, seconds: float) -> Row:
 def _recorded_time(method: str, problem: Problem) -> Row:
     """Return the columns "recorded seconds" and "recorded iterations" for a problem of this size.
 
-    Of several records, the shortest with the most iterations counts; without a record, both columns
-    are None.
+    The number of iterations may differ from `problem.n_iter`. Of several records, use those with
+    the most iterations, and of these the fastest. Both columns are None if there is no record.
     """
     sizes = asdict(problem)
     del sizes["n_iter"]
@@ -155,7 +155,11 @@ def _format_table(rows: list[Row], counted_problem: Problem, measured_problem: P
 
 
 def _draw(rows: list[Row], counted_problem: Problem, measured_problem: Problem) -> Figure:
-    """Draw operations by q, and seconds: published, recorded, and measured at a small size."""
+    """Draw two panels: operations by number of solver steps q (left), training times (right).
+
+    Times are published and recorded at the size `counted_problem`, and measured at the size
+    `measured_problem`.
+    """
     figure, (left, right) = make_figure(2, width=4.2, height=3.0)
     for row in rows:
         colour, marker = method_style(row["method"])

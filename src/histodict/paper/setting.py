@@ -356,10 +356,11 @@ class Setting:
         return self.plans(COMPARED_METHODS, tuple(METHODS), "this experiment compares all methods")
 
     def plan(self, method: str, *, n_atoms: int | None = None, **changes: Any) -> Plan:
-        """Return the training plan of a method, aggregated by proportion as in the paper.
+        """Return the training plan of a method, with the aggregator "proportion" as in the paper.
 
-        `n_atoms` is the number of bases per class; a method with one dictionary for all classes
-        gets as many atoms for each class. `changes` are settings of the recipe.
+        `n_atoms` is the number of atoms per class; None for the number in `sizes`. For "nayak",
+        which learns one dictionary for all classes, it is multiplied by the number of classes;
+        methods without dictionary ignore it. `changes` are settings of the recipe.
         """
         plan = Plan.named(self.options.preset, method)
         recipe = plan.recipe

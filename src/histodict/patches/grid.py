@@ -33,7 +33,7 @@ _CHUNK_PX = 1024
 
 
 class RegionSource(Protocol):
-    """Part of the image source interface that grids use."""
+    """Interface of an image from which patches are read."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -49,14 +49,17 @@ class RegionSource(Protocol):
 class PatchGrid:
     """Regular grid of patches over an image.
 
+    A patch has a grid cell: the square with the same centre and side `step`. Cells do not overlap.
+
     Attributes
     ----------
-    n_rows, n_columns : number of patches down and across
-    patch_px, stride_px : side of a patch and distance between neighbouring patches, in pixels of
-        the downsampled image
-    downsample : level-0 pixels per pixel of a patch
+    n_rows : number of rows of patches
+    n_columns : number of columns of patches
+    patch_px : side of a patch, in pixels of the downsampled image
+    stride_px : distance between neighbouring patches, in pixels of the downsampled image
+    downsample : level-0 pixels per pixel of the downsampled image
     left, top : level-0 position of the upper left corner of the first patch
-    chunk_px : side of the area of a chunk, in pixels of the downsampled image
+    chunk_px : maximum side of an area that is read at once, in pixels of the downsampled image
     """
 
     n_rows: int
@@ -92,7 +95,7 @@ class PatchGrid:
         return cls(*arguments, chunk_px=_CHUNK_PX)
 
     def chunks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the grid rows and columns of each chunk."""
+        """Yield the ranges of grid rows and columns (chunks) whose patches are read together."""
         per_side = max(1, (self.chunk_px - self.patch_px) // self.stride_px + 1)
         for row in range(0, self.n_rows, per_side):
             for column in range(0, self.n_columns, per_side):
@@ -102,11 +105,11 @@ class PatchGrid:
                 )
 
     def read(self, source: RegionSource, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Return the patches of a chunk, row by row: (n_patches, patch_px, patch_px, 3)."""
+        """Return the patches in a range of the grid: (n_patches, patch_px, patch_px, 3)."""
         return extract_patches(self.read_area(source, rows, columns), self.patch_px, self.stride_px)
 
     def read_area(self, source: RegionSource, rows: slice, columns: slice) -> NDArray[np.uint8]:
-        """Return the pixels (height, width, 3) of the downsampled image that a chunk covers."""
+        """Return the pixels (height, width, 3) of the downsampled image that a range covers."""
         height, width = (
             (part.stop - part.start - 1) * self.stride_px + self.patch_px
             for part in (rows, columns)
@@ -127,31 +130,31 @@ class PatchGrid:
 
     @property
     def step(self) -> float:
-        """Distance between neighbouring patches in level-0 pixels, which is the side of a cell."""
+        """Distance between neighbouring patches, and side of a grid cell, in level-0 pixels."""
         return self.stride_px * self.downsample
 
     @property
     def shift(self) -> float:
-        """Offset in level-0 pixels of a cell from its patch; both have the same centre."""
+        """Distance in level-0 pixels from the left side of a patch to that of its cell."""
         return (self.patch_side - self.step) / 2
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
-        """Return level-0 (x, y) of a corner of grid cells, given as (column, row)."""
-        x, y = (at * self.step + self.shift for at in corner)
+        """Return level-0 (x, y) of a corner of a grid cell, given as (column, row)."""
+        x, y = (index * self.step + self.shift for index in corner)
         return x + self.left, y + self.top
 
     def rows_at(self, y: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the grid rows of the cells nearest to level-0 coordinates y."""
-        return self._nearest_cells(y - self.top, self.n_rows)
+        return self._nearest_indices(y - self.top, self.n_rows)
 
     def columns_at(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the grid columns of the cells nearest to level-0 coordinates x."""
-        return self._nearest_cells(x - self.left, self.n_columns)
+        return self._nearest_indices(x - self.left, self.n_columns)
 
     def is_near(
         self, positions: NDArray[np.float64], start: float, count: int
     ) -> NDArray[np.bool_]:
-        """Return whether coordinates along one axis are at most one patch outside the grid.
+        """Return whether coordinates along one axis lie at most one patch outside the grid.
 
         Parameters
         ----------
@@ -162,7 +165,7 @@ class PatchGrid:
         reach, first = max(self.patch_side, self.step), start + self.shift
         return (positions > first - reach) & (positions < first + count * self.step + reach)
 
-    def _nearest_cells(self, positions: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    def _nearest_indices(self, positions: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         index = np.floor((positions - self.shift) / self.step).astype(np.int64)
         return np.clip(index, 0, count - 1)
 
@@ -175,20 +178,20 @@ def extract_patches(pixels: NDArray[np.uint8], patch_px: int, stride_px: int) ->
 
 
 def extract_selected_patches(
-    pixels: NDArray[np.uint8], patch_px: int, stride_px: int, chosen: NDArray[np.bool_]
+    pixels: NDArray[np.uint8], patch_px: int, stride_px: int, is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the patches of an image on a grid that the mask `chosen` (rows, columns) selects.
+    """Return the patches of an image on a grid that the mask `is_selected` (rows, columns) selects.
 
     The result (n_patches, patch_px, patch_px, 3) is stored in planar layout, colour by colour, for
     the functions of `patches.vectors`.
     """
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (patch_px, patch_px), axis=(0, 1))
-    return windows[::stride_px, ::stride_px][chosen].transpose(0, 2, 3, 1)
+    return windows[::stride_px, ::stride_px][is_selected].transpose(0, 2, 3, 1)
 
 
-_ROUNDING = 1.0  # level-0 pixels; corners are integers, steps may be fractions
+_TOLERANCE = 1.0  # level-0 pixels; stored corners are rounded, steps may be fractions
 _MAX_CELLS = 50_000_000
-_CELLS_PER_PATCH = 1000  # maximum for grids with more than _FEW_CELLS cells
+_MAX_CELLS_PER_PATCH = 1000  # for grids with more than _FEW_CELLS cells
 _FEW_CELLS = 4_000_000
 _MIN_DOWNSAMPLE = 1e-3
 _PATCHES_PER_SIDE = 32  # patches per side of a chunk of feature vectors
@@ -227,7 +230,7 @@ def _read_stored_grid(file: FeatureFile) -> tuple[PatchGrid, NDArray[np.int64]]:
 
 def _max_cells(file: FeatureFile) -> int:
     """Return the maximum number of grid cells for a file, as empty cells also take memory."""
-    return min(_MAX_CELLS, max(_FEW_CELLS, _CELLS_PER_PATCH * file.n_rows))
+    return min(_MAX_CELLS, max(_FEW_CELLS, _MAX_CELLS_PER_PATCH * file.n_rows))
 
 
 def _parse_grid(settings: dict[str, Any], max_cells: int) -> PatchGrid:
@@ -292,7 +295,7 @@ def _make_covering_grid(file: FeatureFile, step: float, origin: tuple[float, flo
 
 
 def with_large_chunks(grid: PatchGrid) -> PatchGrid:
-    """Return the grid with larger chunks, as feature vectors take less memory than pixels."""
+    """Return the grid with larger `chunk_px`, as feature vectors take less memory than pixels."""
     chunk_px = (_PATCHES_PER_SIDE - 1) * grid.stride_px + grid.patch_px
     return replace(grid, chunk_px=max(grid.chunk_px, chunk_px))
 
@@ -300,13 +303,13 @@ def with_large_chunks(grid: PatchGrid) -> PatchGrid:
 def _find_origin(coords: NDArray[np.int64], step: float) -> tuple[float, float]:
     """Return the first corner (x, y) of a grid with cells of side `step`, in level-0 pixels.
 
-    Each coordinate is 0 if all patches fit a grid from 0, otherwise the most frequent remainder of
-    the coordinates of patches modulo `step`.
+    A coordinate is 0 if all patches lie on a grid that starts at 0, otherwise the most frequent
+    remainder of patch coordinates modulo `step`.
     """
     origin = []
     for positions in coords.T:
         remainder = positions - np.rint(positions / step) * step
-        if (np.abs(remainder) <= _ROUNDING).all():
+        if (np.abs(remainder) <= _TOLERANCE).all():
             origin.append(0.0)
             continue
         values, counts = np.unique(np.rint(positions % step), return_counts=True)
@@ -320,9 +323,9 @@ def _nearest_cells(coords: NDArray[np.int64], grid: PatchGrid) -> NDArray[np.int
 
 
 def _is_exact(coords: NDArray[np.int64], grid: PatchGrid, cells: NDArray[np.int64]) -> bool:
-    """Return whether all patches lie at the corners of their cells, up to one pixel."""
+    """Return whether the corners of all patches and of their cells agree within one pixel."""
     corners = cells[:, ::-1] * grid.step + [grid.left, grid.top]
-    return bool((np.abs(corners - coords) <= _ROUNDING).all() and (cells >= 0).all())
+    return bool((np.abs(corners - coords) <= _TOLERANCE).all() and (cells >= 0).all())
 
 
 def _count_distinct(cells: NDArray[np.int64]) -> int:
@@ -377,10 +380,10 @@ def context_margin(patch_px: int, context: int) -> tuple[int, int]:
 def read_with_context(
     grid: PatchGrid, source: RegionSource, rows: slice, columns: slice, context: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read the pixels of a chunk of patches, with and without the context of the patches.
+    """Read the pixels of a range of the grid, with and without the context of the patches.
 
-    `context` is the side of the context areas in patches. `source` and `grid` must have the same
-    origin.
+    `context` is the side of the context areas in patches. The grid must start at (0, 0) of the
+    source.
 
     Returns
     -------
@@ -397,26 +400,25 @@ def read_with_context(
     return area, area[before : len(area) - after, before : area.shape[1] - after]
 
 
-def downsampled_context(
-    area: NDArray[np.uint8], side: int, stride: int, context: int, chosen: NDArray[np.bool_]
+def downsample_contexts(
+    area: NDArray[np.uint8], side: int, stride: int, context: int, is_selected: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return the context of the selected patches, reduced to patch size.
-
-    The result has the shape (n, patch_px, patch_px, 3).
+    """Return the context areas of selected patches, reduced to patch size: (n, size, size, 3).
 
     Parameters
     ----------
-    area : pixels of a chunk with context
-    side, stride : side of the context areas and distance between them, in pixels of `area`
+    area : pixels that the patches and their contexts cover
+    side : side of a context area, in pixels of `area`
+    stride : distance between neighbouring context areas, in pixels of `area`
     context : integer factor by which the context areas are reduced
-    chosen : mask (rows, columns) of the selected patches
+    is_selected : mask (rows, columns) of the selected patches
     """
     windows = np.lib.stride_tricks.sliding_window_view(area, (side, side), axis=(0, 1))
     contexts = windows[::stride, ::stride].transpose(0, 1, 3, 4, 2)
     # Row by row of the grid, to limit memory.
     rows = [
-        block_means(windows_of_row[is_selected], context)
-        for windows_of_row, is_selected in zip(contexts, chosen, strict=True)
+        block_means(row_contexts[mask], context)
+        for row_contexts, mask in zip(contexts, is_selected, strict=True)
     ]
     return np.concatenate(rows)
 

@@ -38,26 +38,26 @@ class PatchArea(NamedTuple):
     Attributes
     ----------
     n_patches : number of patches
-    margins : mean margin of each class
-    atom_usage : fraction of the patches that use each named concept
+    margins : mean margin of the patches for each class
+    concept_usage : fraction of the patches that use each named concept
     polygons : outlines, whose vertices are corners (column, row) of grid cells; see
         `PatchMap.cell_corner` for the conversion to image coordinates
     """
 
     n_patches: int
     margins: list[float]
-    atom_usage: dict[str, float]
+    concept_usage: dict[str, float]
     polygons: list[Polygon]
 
 
 def class_rgb(class_index: int) -> tuple[int, int, int]:
-    """Return the colour of the class at an index, the same in images, pages and QuPath."""
+    """Return the RGB colour of a class, which is the same in images, HTML pages and QuPath."""
     red, green, blue = COLOURS[class_index % len(COLOURS)].astype(int).tolist()
     return red, green, blue
 
 
 def class_css_colour(class_index: int) -> str:
-    """Return the colour of the class at an index in CSS notation."""
+    """Return the colour of a class in CSS notation."""
     return f"rgb{class_rgb(class_index)}"
 
 
@@ -69,16 +69,16 @@ class PatchMap:
     ----------
     grid : positions of the patches
     predicted_classes : (n_rows, n_columns), class index; NO_TISSUE on background
-    margins : (n_rows, n_columns, n_classes), class margins of residuals or, after
-        `centre_on_score`, contributions of the patches, whose mean is the image's scores
+    margins : (n_rows, n_columns, n_classes), mean residual of the other classes minus the residual
+        of a class; after `centre_on_score`, contributions of the patches to the image's scores
     classes : class names by index
-    path : image
+    path : image file or array
     mpp : µm per level-0 pixel; None if unknown
     offset : (x, y) of the image's upper left pixel in level-0 coordinates of OpenSlide and QuPath
     excluded : description of the tissue that quality filters exclude; empty if nothing is excluded,
         None without filters
     concepts : for each named concept, the mask (n_rows, n_columns) of the patches that use it
-    whole_image : whether all patches count because hardly any tissue was found
+    whole_image : whether all patches count as tissue because hardly any tissue was found
     size : (width, height) in level-0 pixels to which outlines are clipped, for feature files of a
         known slide size, whose patches may extend beyond the slide; otherwise None
     notes : limitations of the prediction, such as stain normalisation that was not possible
@@ -118,7 +118,7 @@ class PatchMap:
         return dict(zip(self.classes, fractions, strict=True))
 
     @property
-    def atom_usage(self) -> dict[str, float]:
+    def concept_usage(self) -> dict[str, float]:
         """Fraction of the tissue patches that use each named concept."""
         total = max(1, self.n_patches)
         return {name: float(used.sum()) / total for name, used in self.concepts.items()}
@@ -129,11 +129,11 @@ class PatchMap:
         return len(self.classes)
 
     def threshold(self, margin: float) -> PatchMap:
-        """Return the map of two classes predicted with another margin threshold than 0.
+        """Return the map of two classes, predicted anew with another margin threshold than 0.
 
         Parameters
         ----------
-        margin : margin above which a patch is predicted as the second class
+        margin : margin of the second class above which a patch is predicted as this class
 
         Returns
         -------
@@ -149,12 +149,14 @@ class PatchMap:
     def centre_on_score(
         self, contributions: NDArray[np.float64], scores: NDArray[np.float64]
     ) -> PatchMap:
-        """Return the map with contributions as margins, shifted so that their mean is the scores.
+        """Return the map with margins replaced by contributions to the scores of the image.
+
+        The contributions are shifted so that their mean over tissue is equal to the scores.
 
         Parameters
         ----------
-        contributions : (n_rows, n_columns, n_scores), contribution of each patch to the scores of
-            the image, up to a constant
+        contributions : (n_rows, n_columns, n_scores), contribution of each patch to each score, up
+            to a constant
         scores : (n_scores,), scores of the image: one for two classes, which is positive for the
             second class; one per class for more
 
@@ -199,7 +201,7 @@ class PatchMap:
             )
         return aligned
 
-    def covering(self, image: Path) -> PatchMap:
+    def align_if_possible(self, image: Path) -> PatchMap:
         """Return the map aligned to the image; if that fails, warn and return the map unchanged.
 
         Parameters
@@ -249,7 +251,7 @@ class PatchMap:
         right, bottom = self.clip(left + side, 0, side), self.clip(top + side, 1, side)
         return [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
 
-    def clip(self, at: float, axis: int, width: float) -> float:
+    def clip(self, end: float, axis: int, width: float) -> float:
         """Clip the right or lower end of a grid cell to the slide.
 
         Only cells that cross the border become narrower. Cells entirely outside the slide, to which
@@ -257,7 +259,7 @@ class PatchMap:
 
         Parameters
         ----------
-        at : level-0 coordinate of the end
+        end : level-0 coordinate of the end
         axis : 0 for x, 1 for y
         width : width of the cell in level-0 pixels
 
@@ -266,12 +268,12 @@ class PatchMap:
         float
             Level-0 coordinate of the clipped end.
         """
-        if self.size is None or not self.size[axis] < at < self.size[axis] + width:
-            return at
+        if self.size is None or not self.size[axis] < end < self.size[axis] + width:
+            return end
         return float(self.size[axis])
 
     def cell_corner(self, corner: tuple[int, int]) -> tuple[float, float]:
-        """Return the level-0 position of a corner of grid cells, clipped to the slide.
+        """Return the level-0 position of a corner of a grid cell, clipped to the slide.
 
         Parameters
         ----------
@@ -297,11 +299,11 @@ class PatchMap:
         """
         grid = self.grid
         return (
-            self._lines(0, grid.n_columns, grid.left).tolist(),
-            self._lines(1, grid.n_rows, grid.top).tolist(),
+            self._cell_lines_along(0, grid.n_columns, grid.left).tolist(),
+            self._cell_lines_along(1, grid.n_rows, grid.top).tolist(),
         )
 
-    def _lines(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
+    def _cell_lines_along(self, axis: int, count: int, first: float) -> NDArray[np.float64]:
         lines: NDArray[np.float64] = np.arange(count + 1, dtype=np.float64) * self.grid.step
         lines += self.grid.shift
         lines += first
@@ -344,7 +346,9 @@ class PatchMap:
 
         Parameters
         ----------
-        class_index, min_patches, max_regions : see `regions`
+        class_index : index of the class
+        min_patches : minimum number of patches of a region
+        max_regions : maximum number of regions, the largest first
 
         Returns
         -------
@@ -380,9 +384,9 @@ class PatchMap:
             for name, used in self.concepts.items()
         }
         for number in np.argsort(-sizes, kind="stable").tolist():
-            atom_usage = {name: float(fractions[number]) for name, fractions in usage.items()}
+            concept_usage = {name: float(fractions[number]) for name, fractions in usage.items()}
             polygons = borders.polygons(number + 1)
-            yield PatchArea(int(sizes[number]), means[number].tolist(), atom_usage, polygons)
+            yield PatchArea(int(sizes[number]), means[number].tolist(), concept_usage, polygons)
 
     def _to_level0(self, polygon: Polygon) -> list[Ring]:
         step, first = self.grid.step, np.array(self.grid.cell_corner((0, 0)))

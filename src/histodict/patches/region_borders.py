@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-_TOUCHING = np.ones((3, 3), int)
-Ints = NDArray[np.int32]
-Polygon = list[Ints]  # outer ring, then holes, each (n_corners, 2) and closed
+_EIGHT_NEIGHBOURS = np.ones((3, 3), int)
+IntArray = NDArray[np.int32]
+Polygon = list[IntArray]  # outer ring, then holes, each (n_corners, 2) and closed
 
 
-def label_regions(positive: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the region number of each patch, and the size of each region in patches.
+def label_regions(mask: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.int64]]:
+    """Return the region number of each patch of a mask, and the size of each region in patches.
 
     Regions are sets of connected patches (by a side or corner), numbered from 1; patches outside
     of all regions have the number 0.
     """
-    regions, n_regions = ndimage.label(positive, structure=_TOUCHING)
+    regions, n_regions = ndimage.label(mask, structure=_EIGHT_NEIGHBOURS)
     return regions, np.bincount(regions.ravel(), minlength=n_regions + 1)[1:]
 
 
@@ -36,7 +36,7 @@ class RegionBorders:
     component is a set of cells connected by sides, which is one polygon.
     """
 
-    def __init__(self, regions: Ints) -> None:
+    def __init__(self, regions: IntArray) -> None:
         """Trace the borders of `regions` (n_rows, n_columns), the numbers from `label_regions`."""
         components, n_components = ndimage.label(regions)
         region_of_component = np.zeros(n_components + 1, np.int32)
@@ -47,7 +47,7 @@ class RegionBorders:
         del padded
         corners = np.concatenate([side.start_corners(n) for n, side in enumerate(sides)])
         # Sorted from the left, so that the first ring of each component is the outer one.
-        walk, ends = _join_cycles(_following_runs(sides), np.lexsort(corners.T[::-1]))
+        walk, ends = _join_cycles(_find_following_runs(sides), np.lexsort(corners.T[::-1]))
         begins = np.append(0, ends)[:-1]
         component_of_ring = np.concatenate([side.components for side in sides])[walk[begins]]
         del sides
@@ -66,15 +66,15 @@ class RegionBorders:
             rings_of_component.setdefault(component, []).append(self._corners[begin:end])
         return list(rings_of_component.values())
 
-    def rings(self, step: float, first: tuple[float, float]) -> list[list[float]]:
+    def rings(self, step: float, origin: tuple[float, float]) -> list[list[float]]:
         """Return the rings of all regions, each as a flat list of coordinates x, y, x, y, ….
 
         Parameters
         ----------
         step : side of a grid cell, in the unit of the returned coordinates
-        first : (x, y) of the upper left corner of the first cell, in the same unit
+        origin : (x, y) of the upper left corner of the first cell, in the same unit
         """
-        corners = self._corners * step + np.array(first)
+        corners = self._corners * step + np.array(origin)
         integers = corners.astype(np.int64)
         is_whole = np.array_equal(integers, corners)  # shorter as text
         flat: list[Any] = (integers if is_whole else corners).ravel().tolist()
@@ -89,21 +89,22 @@ class _BorderRuns(NamedTuple):
     Attributes
     ----------
     shape : shape of the rotated grid
-    first, last : (n_runs,), flat indices of the first and last cell of each run
+    first : (n_runs,), flat index of the first cell of each run
+    last : (n_runs,), flat index of the last cell of each run
     components : (n_runs,), number of the component of each run's cells
     is_left_turn : (n_runs,), whether the border continues upwards, along the next cell
     """
 
     shape: tuple[int, int]
-    first: Ints
-    last: Ints
-    components: Ints
+    first: IntArray
+    last: IntArray
+    components: IntArray
     is_left_turn: NDArray[np.bool_]
 
-    def start_corners(self, turns: int) -> Ints:
+    def start_corners(self, turns: int) -> IntArray:
         """Return the start (x, y) of each run in the original grid, (n_runs, 2).
 
-        `turns` is the number of rotations by 90° that are undone, as is the padding.
+        `turns` is the number of rotations by 90° between the grids.
         """
         y, x = np.divmod(self.first, self.shape[1])
         height, width = self.shape
@@ -113,7 +114,7 @@ class _BorderRuns(NamedTuple):
         return np.stack([x, y], axis=1) - np.int32(1)
 
 
-def _find_upper_runs(grid: Ints) -> _BorderRuns:
+def _find_upper_runs(grid: IntArray) -> _BorderRuns:
     """Return the runs of upper sides of a padded, rotated grid of component numbers."""
     above = np.zeros(grid.shape, bool)
     above[1:] = (grid[1:] != grid[:-1]) & (grid[1:] > 0)
@@ -129,7 +130,7 @@ def _find_upper_runs(grid: Ints) -> _BorderRuns:
     )
 
 
-def _following_runs(sides: list[_BorderRuns]) -> Ints:
+def _find_following_runs(sides: list[_BorderRuns]) -> IntArray:
     """Return the index of the run that follows each run along its border, (n_runs,).
 
     `sides` are the runs of the four rotations; indices count the runs of all sides in order.
@@ -149,11 +150,13 @@ def _following_runs(sides: list[_BorderRuns]) -> Ints:
     return np.concatenate(followers)
 
 
-def _join_cycles(follower: Ints, order: NDArray[np.int64]) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the concatenated cycles of a permutation, and the end position of each cycle.
+def _join_cycles(
+    follower: IntArray, order: NDArray[np.int64]
+) -> tuple[IntArray, NDArray[np.int64]]:
+    """Return the concatenated cycles of the permutation `follower`, and the end of each cycle.
 
     A cycle begins with the one of its elements that comes first in `order`, and ends with the same
-    element. Cycles are sorted by their first elements. `follower` is the permutation.
+    element. Cycles are sorted by the position of their first elements in `order`.
     """
     following, is_unvisited = follower.data, bytearray(b"\1") * len(follower)
     walk, ends = array("i"), array("q")

@@ -20,15 +20,15 @@ from ..utils.files import atomic_write
 from .patch_map import PatchMap, Ring, class_rgb
 from .vectors import to_images
 
-# Narrower images are padded, so that the legend stays readable.
+# Minimum image width in pixels; narrower images are padded, so that the legend is readable.
 _MIN_WIDTH = 240
-_CHARACTERS_PER_WIDTH = 48  # image width in font sizes
-_LETTER_PX = (12, 30)  # minimum and maximum font size
+_FONT_SIZES_PER_WIDTH = 48  # image width divided by the font size
+_FONT_SIZE_RANGE = (12, 30)  # minimum and maximum, in pixels
 
 
 @dataclass(frozen=True)
 class _LegendEntry:
-    """Unbreakable text of a legend, with an optional colour square before it."""
+    """Text of a legend that stays on one line, with an optional colour square before it."""
 
     text: str
     colour: tuple[int, ...] | None = None
@@ -41,12 +41,12 @@ def add_legend(image: Image.Image, patch_map: PatchMap, caption: str) -> Image.I
     use each named concept, and `caption`.
     """
     width = max(image.width, _MIN_WIDTH)
-    font = _font(int(np.clip(width // _CHARACTERS_PER_WIDTH, *_LETTER_PX)))
+    font = _load_font(int(np.clip(width // _FONT_SIZES_PER_WIDTH, *_FONT_SIZE_RANGE)))
     entries = [
         _LegendEntry(f"{name} {100 * fraction:.0f} %", class_rgb(index))
         for index, (name, fraction) in enumerate(patch_map.proportions.items())
     ]
-    usages = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.atom_usage.items()]
+    usages = [f"“{name}” in {100 * use:.0f} %" for name, use in patch_map.concept_usage.items()]
     concepts = [_LegendEntry(text) for text in [*(f"{use}," for use in usages[:-1]), *usages[-1:]]]
     description = [_LegendEntry(word) for word in caption.split()]
     lines = [
@@ -59,14 +59,14 @@ def add_legend(image: Image.Image, patch_map: PatchMap, caption: str) -> Image.I
     canvas.paste(image, (0, 0))
     pen = ImageDraw.Draw(canvas)
     for index, line in enumerate(lines):
-        _draw_line(pen, line, image.height + pitch // 2 + index * pitch, font)
+        _draw_legend_line(pen, line, image.height + pitch // 2 + index * pitch, font)
     return canvas
 
 
 def _wrap_entries(
     entries: list[_LegendEntry], width: int, font: ImageFont.FreeTypeFont
 ) -> list[list[_LegendEntry]]:
-    """Distribute entries over lines of this width in pixels."""
+    """Distribute legend entries over lines of `width` pixels."""
     lines: list[list[_LegendEntry]] = []
     free = 0.0
     for entry in entries:
@@ -80,12 +80,12 @@ def _wrap_entries(
 
 
 def _entry_width(entry: _LegendEntry, font: ImageFont.FreeTypeFont) -> float:
-    """Return the width in pixels of an entry with its square and the gap after it."""
+    """Return the width in pixels of a legend entry with its colour square and the gap after it."""
     square, gap = (1.4, 1.0) if entry.colour else (0.0, 0.3)
     return font.getlength(entry.text) + (square + gap) * font.size
 
 
-def _draw_line(
+def _draw_legend_line(
     pen: ImageDraw.ImageDraw, line: list[_LegendEntry], top: float, font: ImageFont.FreeTypeFont
 ) -> None:
     left, side = font.size / 2, font.size
@@ -99,7 +99,7 @@ def _draw_line(
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _load_font(size: int) -> ImageFont.FreeTypeFont:
     """Return DejaVu Sans, a font of matplotlib with Greek and Cyrillic letters, in this size."""
     spec = find_spec("matplotlib")
     assert spec is not None and spec.origin is not None  # the package requires it
@@ -107,13 +107,13 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(file, size)
 
 
-_LONGEST_SIDE = 1600
+_MAX_OVERLAY_PX = 1600  # maximum width and height of an overlay
 
 
 def save_overlay(
     path: Path, patch_map: PatchMap, caption: str, outlines: Iterable[Ring] = ()
 ) -> None:
-    """Save the image of `draw_overlay` as a PNG file."""
+    """Save the overlay of a patch map as a PNG file; see `draw_overlay` for the parameters."""
     pixels = draw_overlay(patch_map, caption, outlines)
     with atomic_write(path) as partial:
         Image.fromarray(pixels).save(partial, format="PNG")
@@ -124,21 +124,21 @@ def draw_overlay(
     caption: str,
     outlines: Iterable[Ring] = (),
     *,
-    longest_side: int = _LONGEST_SIDE,
+    longest_side: int = _MAX_OVERLAY_PX,
 ) -> NDArray[np.uint8]:
-    """Return the image of a patch map, with patches in the colours of their predicted classes.
+    """Return an image with its patches in the colours of their predicted classes, and a legend.
 
     Parameters
     ----------
     patch_map : map to draw
     caption : description of the prediction, shown below with the class colours and fractions
-    outlines : closed rings of level-0 (x, y) to draw on top
+    outlines : outlines to draw on top, closed lists of (x, y) in level-0 pixels
     longest_side : maximum width and height in pixels, to which a larger image is reduced
     """
     with open_image(patch_map.path) as source:
         size = source.size
         image = source.thumbnail(min(longest_side, max(size)))
-    _blend(image, patch_map, size)
+    _blend_class_colours(image, patch_map, size)
     canvas = Image.fromarray(image)
     scale = image.shape[1] / size[0]
     pen = ImageDraw.Draw(canvas)
@@ -149,10 +149,12 @@ def draw_overlay(
     return np.asarray(add_legend(canvas, patch_map, caption))
 
 
-def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]) -> None:
+def _blend_class_colours(
+    image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int]
+) -> None:
     """Blend the class colours of a map into the pixels of a downsampled image, in place.
 
-    `size` is the level-0 size. Outside the grid, a margin of one patch at most is coloured.
+    `size` is the level-0 size of the image. At most one patch around the grid is coloured, too.
     """
     colours, opacity = patch_map.colours()
     grid, (height, width) = patch_map.grid, image.shape[:2]
@@ -169,7 +171,7 @@ def _blend(image: NDArray[np.uint8], patch_map: PatchMap, size: tuple[int, int])
         pixels[:] = np.rint(pixels * (1 - alpha) + alpha * colours[row, columns])
 
 
-_ENLARGED_PX = 96
+_ENLARGED_PX = 96  # approximate side of a magnified patch or atom
 
 
 def jpeg_data_uri(pixels: NDArray[np.uint8], *, quality: int = 88) -> str:
@@ -184,15 +186,15 @@ def png_data_uri(pixels: NDArray[np.uint8]) -> str:
 
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int = 85) -> bytes:
     """Return an RGB image as bytes in JPEG format."""
-    return _encode(pixels, format="JPEG", quality=quality)
+    return _encode_image(pixels, format="JPEG", quality=quality)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return an RGB image as bytes in PNG format."""
-    return _encode(pixels, format="PNG", compress_level=3)
+    return _encode_image(pixels, format="PNG", compress_level=3)
 
 
-def _encode(pixels: NDArray[np.uint8], **options: Any) -> bytes:
+def _encode_image(pixels: NDArray[np.uint8], **options: Any) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, **options)
     return buffer.getvalue()
@@ -245,9 +247,9 @@ def atom_mosaic(
     return np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
 
 
-def atom_mosaics(bases: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
-    """Return a mosaic of each dictionary: {"name": its name, "uri": image as data URI}."""
+def atom_mosaics(dictionaries: Mapping[str, NDArray[Any]], patch_px: int) -> list[dict[str, str]]:
+    """Return {"name", "uri"} for each dictionary: its key, and its mosaic as a data URI."""
     return [
         {"name": name, "uri": jpeg_data_uri(atom_mosaic(D, patch_px), quality=92)}
-        for name, D in bases.items()
+        for name, D in dictionaries.items()
     ]

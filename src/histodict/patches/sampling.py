@@ -13,10 +13,11 @@ from ..datasets.annotated import RegionCoverage
 from .grid import PatchGrid, RegionSource, block_means, context_margin, read_mirrored
 
 # Images of up to this many downsampled pixels are read at once, larger ones patch by patch.
-_WHOLE_PX = 50_000_000
+_MAX_PIXELS_AT_ONCE = 50_000_000
 _MAX_TRIES = 20
 
-Accept = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]  # patches to the mask of accepted ones
+# Function from patches to the mask of accepted ones.
+AcceptFunction = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,16 @@ class LocationConstraint:
 
     Attributes
     ----------
-    accepts : function of patch corners (n, 2), x and y in the downsampled image, that returns the
-        mask of the accepted ones
-    box : (left, top, right, bottom) that contains all accepted corners; None if unknown
+    accepts : function from corners of patches (n, 2), x and y in the downsampled image, to the mask
+        (n,) of the accepted ones
+    box : (left, top, right, bottom) of an area that contains all accepted corners; None if unknown
     """
 
     accepts: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
     box: tuple[int, int, int, int] | None = None
 
     def intersection(self, other: LocationConstraint | None) -> LocationConstraint:
-        """Return the constraint that accepts the positions that both constraints accept.
-
-        If `other` is None, this is the constraint itself.
-        """
+        """Return the constraint of positions that both constraints accept; None accepts all."""
         if other is None:
             return self
 
@@ -52,7 +50,7 @@ def sample_patches(
     n_patches: int,
     grid: PatchGrid,
     rng: np.random.Generator,
-    accept: Accept,
+    accept: AcceptFunction,
     allowed: LocationConstraint | None = None,
     context: int = 1,
 ) -> NDArray[np.uint8]:
@@ -67,21 +65,21 @@ def sample_patches(
     n_patches : number of patches; the result is smaller if too few are accepted
     grid : grid, of which only patch size and downsampling are used
     rng : random generator
-    accept : function of patches that returns the mask of accepted ones
-    allowed : constraint on positions, checked before pixels are read
+    accept : function from patches (n, patch_px, patch_px, 3) to the mask (n,) of accepted ones
+    allowed : constraint on positions, checked before pixels are read; None for the whole image
     context : side of the context area in patches; 1 for no context
     """
     patch_px, downsample = grid.patch_px, grid.downsample
     width, height = (int(length / downsample) for length in source.size)
     if width < patch_px or height < patch_px:
         return np.empty((0, *([2] if context > 1 else []), patch_px, patch_px, 3), np.uint8)
-    cut_out = _patch_reader(source, patch_px, downsample, width * height, context)
+    read_patches = _make_patch_reader(source, patch_px, downsample, width * height, context)
     limits = [width - patch_px + 1, height - patch_px + 1]
     parts: list[NDArray[np.uint8]] = []
     n_missing = n_patches
     for _ in range(_MAX_TRIES):
         corners = _draw_corners(n_missing, limits, rng, allowed)
-        patches = cut_out(corners)
+        patches = read_patches(corners)
         centres = patches[:, 0] if context > 1 else patches
         chosen = patches[accept(centres)] if len(patches) else patches
         parts.append(chosen)
@@ -96,8 +94,8 @@ def _draw_corners(
 ) -> NDArray[np.int64]:
     """Return up to n_corners random patch corners (n, 2) that `allowed` accepts.
 
-    `limits` are the exclusive maxima of x and y. At least 20 candidates per corner are drawn
-    from the box of `allowed`.
+    `limits` are the exclusive upper bounds of x and y. The result is shorter than n_corners if too
+    few of the random candidates are accepted.
     """
     if allowed is None:
         return rng.integers(0, limits, size=(n_corners, 2))
@@ -110,8 +108,10 @@ def _draw_corners(
     return corners[allowed.accepts(corners)][:n_corners]
 
 
-def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return patches in random orientations, out of the 8 of a square.
+def rotate_and_mirror_randomly(
+    patches: NDArray[np.uint8], rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Return patches rotated by multiples of 90° and mirrored at random.
 
     `patches` are patches, or pairs of a patch and its context, which get the same orientation.
     """
@@ -124,45 +124,45 @@ def random_dihedral(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDA
     return transformed
 
 
-def _patch_reader(
+def _make_patch_reader(
     source: RegionSource, patch_px: int, downsample: float, n_pixels: int, context: int
 ) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
-    """Return a function that reads the patches at corners (n, 2), as returned by `sample_patches`.
+    """Return a function from corners of patches (n, 2) to patches in the form of `sample_patches`.
 
     `n_pixels` is the size of the downsampled image; small images are read as a whole.
     """
     before, after = context_margin(patch_px, context)
     side = patch_px * context
-    if n_pixels <= _WHOLE_PX:
+    if n_pixels <= _MAX_PIXELS_AT_ONCE:
         width, height = (int(length / downsample) for length in source.size)
         pixels = read_mirrored(source, -before, width + after, -before, height + after, downsample)
 
-        def read_field(x: int, y: int) -> NDArray[np.uint8]:
+        def read_area(x: int, y: int) -> NDArray[np.uint8]:
             return pixels[y : y + side, x : x + side]
     else:
 
-        def read_field(x: int, y: int) -> NDArray[np.uint8]:
+        def read_area(x: int, y: int) -> NDArray[np.uint8]:
             left, top = x - before, y - before
             return read_mirrored(source, left, left + side, top, top + side, downsample)
 
-    def cut_out(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def read_patches(corners: NDArray[np.int64]) -> NDArray[np.uint8]:
         patches = np.empty((len(corners), min(context, 2), patch_px, patch_px, 3), np.uint8)
         centre = slice(before, before + patch_px)
         for pair, (x, y) in zip(patches, corners.tolist(), strict=True):
-            field = read_field(x, y)
-            pair[0] = field[centre, centre]
+            area = read_area(x, y)
+            pair[0] = area[centre, centre]
             if context > 1:
-                pair[1] = block_means(field, context)
+                pair[1] = block_means(area, context)
         return patches if context > 1 else patches[:, 0]
 
-    return cut_out
+    return read_patches
 
 
-MIN_OVERLAP = 0.5  # fraction of a patch that must lie in the region
+MIN_OVERLAP = 0.5  # minimum fraction of a patch that lies in the region
 
 
 def region_constraint(region: RegionCoverage, grid: PatchGrid) -> LocationConstraint:
-    """Return the constraint that accepts patches of which at least half lies in a region."""
+    """Return the constraint that at least half of a patch lies in a region."""
     origin = np.array([grid.left, grid.top])
 
     def accepts(corners: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -24,15 +24,17 @@ from .grid import (
     PatchGrid,
     RegionSource,
     block_means,
-    downsampled_context,
+    downsample_contexts,
     extract_selected_patches,
     read_with_context,
 )
-from .sampling import LocationConstraint, random_dihedral, sample_patches
+from .sampling import LocationConstraint, rotate_and_mirror_randomly, sample_patches
 
 # Components with less than this fraction of the variance of the first component are noise, which
 # whitening would amplify.
 _MIN_VARIANCE = 1e-6
+# Vectors up to this length have a covariance matrix that fits into memory (128 MiB).
+_MAX_COVARIANCE_FEATURES = 4096
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Projection:
     Attributes
     ----------
     mean : (n_features,), mean of the training vectors
-    components : (n_components, n_features)
+    components : (n_components, n_features), principal components, divided by their standard
+        deviations if whitened
     """
 
     mean: NDArray[np.float32]
@@ -50,13 +53,25 @@ class Projection:
 
     @classmethod
     def fit(cls, X: NDArray[np.float32], n_components: int, *, whiten: bool = False) -> Projection:
-        """Fit up to `n_components` leading components with significant variance to vectors X."""
+        """Fit up to `n_components` leading components with significant variance to vectors X.
+
+        Components are exact for vectors of up to 4,096 features; for longer ones, they are computed
+        by a randomized singular value decomposition.
+        """
         mean = X.mean(axis=0, dtype=np.float64)
         with single_blas_thread():
-            covariance = _covariance(X, mean)
-            variances, vectors = np.linalg.eigh(covariance)
-        order = np.argsort(variances)[::-1][:n_components]
-        variances, components = variances[order], vectors[:, order].T
+            if X.shape[1] <= _MAX_COVARIANCE_FEATURES:
+                variances, vectors = np.linalg.eigh(_covariance(X, mean))
+                order = np.argsort(variances)[::-1][:n_components]
+                variances, components = variances[order], vectors[:, order].T
+            else:
+                from sklearn.utils.extmath import randomized_svd  # importing it takes a second
+
+                n_components = min(n_components, *X.shape)
+                _, singular_values, components = randomized_svd(
+                    X - mean.astype(np.float32), n_components, random_state=0
+                )
+                variances = singular_values**2 / len(X)
         is_significant = variances > _MIN_VARIANCE * max(variances[0], np.finfo(np.float64).tiny)
         if not is_significant.any():
             raise ValueError("all training vectors are equal, so they have no principal components")
@@ -75,7 +90,7 @@ class Projection:
 
 
 def _covariance(X: NDArray[np.float32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the covariance matrix of X, computed in blocks to save memory."""
+    """Return the covariance matrix of the rows of X, computed in blocks to save memory."""
     total = np.zeros((X.shape[1], X.shape[1]))
     for start in range(0, len(X), 4096):
         centred = X[start : start + 4096] - mean
@@ -95,14 +110,10 @@ class PreparedSource(RegionSource, Protocol):
     Attributes
     ----------
     downsample : level-0 pixels per pixel of a patch
-    context : side of the area around a patch from which its context vectors are computed, in
-        patches
+    context : side of the context area around a patch, in patches; 1 for no context
     is_augmented : whether training patches are rotated and mirrored at random (`augment_patches`)
     border : how an encoder pads its input beyond the image (`border_mode` of the recipe)
-    cache : cache of encoder features; None disables it
-    content : part of the image that the grid covers; the context of a patch at its border is
-        completed by mirroring
-    pixels_key : cache key of everything that determines the pixels
+    cache : cache of encoder features; None for no cache
     """
 
     downsample: float
@@ -113,7 +124,7 @@ class PreparedSource(RegionSource, Protocol):
 
     @property
     def content(self) -> RegionSource:
-        """Part of the image that the grid covers."""
+        """Part of the image that the grid covers; contexts beyond its border are mirrored."""
 
     @property
     def normalize(self) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
@@ -121,12 +132,12 @@ class PreparedSource(RegionSource, Protocol):
 
     @property
     def pixels_key(self) -> list[Any]:
-        """Cache key of everything that determines the pixels."""
+        """Cache key: all properties of the image and the recipe that determine the pixels."""
 
     def is_tissue(self, patches: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return the mask (n,) of the patches (n, patch_px, patch_px, 3) that are tissue."""
 
-    def tissue_windows(
+    def tissue_patch_mask(
         self, pixels: NDArray[np.uint8], side: int, stride: int
     ) -> NDArray[np.bool_]:
         """Return the mask (rows, columns) of tissue patches on a grid.
@@ -140,7 +151,7 @@ class PrecomputedSource(Protocol):
 
     Attributes
     ----------
-    border : see `PreparedSource`
+    border : how an encoder pads its input beyond the image (`border_mode` of the recipe)
     grid_positions : (n, 2), row and column of the patch of each vector
     """
 
@@ -150,11 +161,11 @@ class PrecomputedSource(Protocol):
     def chunk_features(
         self, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the vectors of the patches in a chunk.
+        """Return the vectors of the patches in a range of grid rows and columns.
 
         Returns
         -------
-        mask : (rows, columns), whether each grid position of the chunk has a vector
+        mask : (rows, columns), whether each grid position of the range has a vector
         vectors : (n, n_features), row by row
         """
 
@@ -163,15 +174,15 @@ class PrecomputedSource(Protocol):
 
 
 class PatchFeatures:
-    """Base class of patch features, which cut patches and compute their vectors.
+    """Base class of feature sets, which cut patches from an image and compute their vectors.
 
     Attributes
     ----------
     atoms_are_images : whether atoms of such vectors can be shown as images
     uses_context : whether vectors may include the context of a patch (`PreparedSource.context`)
-    is_local : whether the vector of a patch depends on its own pixels only, not on its chunk
+    is_local : whether the vector of a patch depends only on the pixels of the patch and its context
     is_precomputed : whether vectors come from feature files, without pixels
-    precision : NumPy type that represents the vectors exactly
+    precision : NumPy type in which vectors can be stored without loss
     """
 
     atoms_are_images: bool = True
@@ -184,19 +195,19 @@ class PatchFeatures:
         """Return a digest of pretrained weights; empty if the features have none."""
         return ""
 
-    def length(self, patch_px: int, n_channels: int) -> int | None:
+    def vector_length(self, patch_px: int, n_channels: int) -> int | None:
         """Return the length of the vectors; None if it is unknown before a vector is computed."""
         return None
 
-    def check(self, patch_px: int, stride_px: int) -> None:
+    def check_grid(self, patch_px: int, stride_px: int) -> None:
         """Raise ValueError if patches of this size and stride are not supported."""
 
     def compute_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors.
+        """Return the mask of tissue patches in a range of the grid, and their vectors.
 
-        `rows` and `columns` are ranges of the grid; vectors have the shape (n, n_features).
+        The mask has the shape (rows, columns), the vectors have the shape (n, n_features).
         """
         raise NotImplementedError
 
@@ -228,7 +239,10 @@ class PatchFeatures:
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n of the stored vectors of an image at positions that `allowed` accepts."""
+        """Return up to n vectors of a feature file at random positions that `allowed` accepts.
+
+        By default, raise ValueError, as feature files are not supported.
+        """
         raise ValueError(
             "this feature set samples pixels between grid positions, which feature files "
             "lack; train on images, or omit --preset and --set features to use the vectors "
@@ -237,7 +251,7 @@ class PatchFeatures:
 
 
 class PrecomputedFeatures(PatchFeatures):
-    """Vectors of feature files, without pixels."""
+    """Feature set whose vectors are read from feature files, without pixels."""
 
     atoms_are_images = False
     uses_context = False
@@ -257,7 +271,7 @@ class PrecomputedFeatures(PatchFeatures):
         rng: Generator,
         allowed: LocationConstraint | None,
     ) -> NDArray[np.float32]:
-        """Return up to n random vectors; the order of vectors in the file does not matter."""
+        """Return up to n random vectors, independently of the order of vectors in the file."""
         positions = stored.grid_positions
         indices = np.lexsort((positions[:, 1], positions[:, 0]))
         if allowed is not None:
@@ -275,7 +289,7 @@ def no_feature_file_message() -> str:
 
 
 class PixelFeatures(PatchFeatures):
-    """Patch features that are a function of the pixels of each patch.
+    """Feature set whose vectors are a function of the pixels of each patch.
 
     Parameters
     ----------
@@ -291,19 +305,19 @@ class PixelFeatures(PatchFeatures):
         """Return the vectors of patches."""
         return self.make_vectors(patches)
 
-    def length(self, patch_px: int, n_channels: int) -> int | None:
+    def vector_length(self, patch_px: int, n_channels: int) -> int | None:
         """Return the number of values of a patch; None if vectors cannot be shown as images."""
         return n_channels * patch_px**2 if self.atoms_are_images else None
 
     def compute_chunk(
         self, image: PreparedSource, grid: PatchGrid, rows: slice, columns: slice
     ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return the mask (rows, columns) of tissue patches in a chunk, and their vectors."""
+        """Return the mask of tissue patches in a range of the grid, and their vectors."""
         area, pixels = read_with_context(grid, image.content, rows, columns, image.context)
-        is_tissue = image.tissue_windows(pixels, grid.patch_px, grid.stride_px)
+        is_tissue = image.tissue_patch_mask(pixels, grid.patch_px, grid.stride_px)
         if not is_tissue.any():
             no_patches = np.empty((0, grid.patch_px, grid.patch_px, 3), np.uint8)
-            return is_tissue, _concatenate_scales(
+            return is_tissue, _concatenate_vectors(
                 [self.make_vectors(no_patches)] * min(2, image.context)
             )
         # Pixels are normalised once, before overlapping patches are cut.
@@ -316,7 +330,7 @@ class PixelFeatures(PatchFeatures):
         ]
         if image.context > 1:
             parts.append(self.make_vectors(_context_patches(image, grid, area, is_tissue)))
-        return is_tissue, _concatenate_scales(parts)
+        return is_tissue, _concatenate_vectors(parts)
 
     def sample(
         self,
@@ -330,18 +344,18 @@ class PixelFeatures(PatchFeatures):
         content, context = image.content, image.context
         patches = sample_patches(content, n, grid, rng, image.is_tissue, allowed, context)
         if image.is_augmented:
-            patches = random_dihedral(patches, rng)
+            patches = rotate_and_mirror_randomly(patches, rng)
         return self._multiscale_vectors(image, patches if image.context > 1 else patches[:, None])
 
     def _multiscale_vectors(
         self, image: PreparedSource, patches: NDArray[np.uint8]
     ) -> NDArray[np.float32]:
-        """Return one vector per patch, in which all scales have equal weight.
+        """Return one vector per patch, in which the patch and its context have equal weight.
 
         `patches` are the patches and their contexts, (n, n_scales, patch_px, patch_px, 3).
         """
         parts = [self.make_vectors(image.normalize(patches[:, i])) for i in range(patches.shape[1])]
-        return _concatenate_scales(parts)
+        return _concatenate_vectors(parts)
 
 
 def _context_patches(
@@ -349,17 +363,18 @@ def _context_patches(
 ) -> NDArray[np.uint8]:
     """Return the contexts of selected patches, reduced to patch size: (n, patch_px, patch_px, 3).
 
-    `area` is from `read_with_context`, and `is_selected` is a mask (rows, columns).
+    `area` contains the patches and their contexts, from `read_with_context`; `is_selected` is a
+    mask (rows, columns).
     """
     side, stride, context = grid.patch_px, grid.stride_px, image.context
     if stride % context == 0:  # neighbouring patches share their blocks
         reduced = image.normalize(block_means(area, context))
         return extract_selected_patches(reduced, side, stride // context, is_selected)
-    return image.normalize(downsampled_context(area, side * context, stride, context, is_selected))
+    return image.normalize(downsample_contexts(area, side * context, stride, context, is_selected))
 
 
-def _concatenate_scales(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Concatenate the vectors of several scales with equal weight; the result has unit norm."""
+def _concatenate_vectors(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Concatenate unit vectors of patches and of their contexts, and scale to unit norm."""
     if len(parts) == 1:
         return parts[0]
     joined = np.hstack(parts)
@@ -434,7 +449,8 @@ class StoredPatches:
 
     Attributes
     ----------
-    patches_file, labels_file : paths of the files
+    patches_file : path of the patches
+    labels_file : path of the labels
     features : name of the patch features, a key of `PATCH_FEATURES`
     """
 
@@ -447,8 +463,8 @@ class StoredPatches:
             raise ValueError(
                 f"features must be one of {sorted(PATCH_FEATURES)}, not {self.features!r}"
             )
-        shape, n_labels = self._open().shape, len(self.labels)
-        if self._open().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
+        shape, n_labels = self._open_patches().shape, len(self.labels)
+        if self._open_patches().dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
             raise ValueError(
                 f"{self.patches_file}: must contain uint8 values of shape (n, size, size, 3)"
             )
@@ -467,8 +483,8 @@ class StoredPatches:
     def read(self, rows: slice) -> NDArray[np.float32]:
         """Return the vectors (n, n_features) of the patches in these rows."""
         # Opened each time, as pages of an open memory map count as memory of the process.
-        return PATCH_FEATURES[self.features](self._open()[rows])
+        return PATCH_FEATURES[self.features](self._open_patches()[rows])
 
-    def _open(self) -> NDArray[np.uint8]:
+    def _open_patches(self) -> NDArray[np.uint8]:
         patches: NDArray[np.uint8] = np.load(self.patches_file, mmap_mode="r", allow_pickle=False)
         return patches

@@ -163,16 +163,18 @@ def write_atoms_page(
         "facts": [
             {"name": f"atoms of {len(model.class_names_)} classes", "value": len(report.atoms.D)},
             {"name": "patches analysed", "value": len(report.labels)},
-            {"name": "images analysed", "value": len(set(report.gallery.images.tolist()))},
+            {"name": "images analysed", "value": len(set(report.sample.images.tolist()))},
             {"name": "patients", "value": report.statistics[0].of_patients},
         ],
         "note": ensemble_note(model),
         "confounding_summary": confounding_summary(report, manifest),
         "confounders": [str(each) for each in find_confounders(manifest)],
         "confounding_rule": confounding_rule(report),
-        "confounded": [_confounding_row(atom) for atom in report.confounding[:_MAX_LISTED_ATOMS]],
-        "n_more_confounded": max(0, len(report.confounding) - _MAX_LISTED_ATOMS),
-        "confounded_labels": ",".join(atom.label for atom in report.confounding),
+        "confounded": [
+            _confounding_row(atom) for atom in report.confounded_atoms[:_MAX_LISTED_ATOMS]
+        ],
+        "n_more_confounded": max(0, len(report.confounded_atoms) - _MAX_LISTED_ATOMS),
+        "confounded_labels": ",".join(atom.label for atom in report.confounded_atoms),
         "flagged": [group | {"text": ""} for group in flagged],
         "stability": report.stability,
         "map_names": [Path(names[each.record_index]).name for each in maps],
@@ -200,7 +202,7 @@ def confounding_summary(report: AtomReportData, manifest: Manifest) -> str:
             if n_sites > 1
             else "Not tested: all images come from one site."
         )
-    n = len(report.confounding)
+    n = len(report.confounded_atoms)
     if not n:
         return "No atom is confounded with the site."
     return (
@@ -261,8 +263,8 @@ def select_usage_maps(
         atoms = [usage.atom for usage in class_usage.atoms]
         if not atoms:
             continue
-        counts = (report.gallery.codes[:, atoms] != 0).sum(axis=1)
-        totals = np.bincount(report.gallery.images, np.asarray(counts).ravel(), len(records))
+        counts = (report.sample.codes[:, atoms] != 0).sum(axis=1)
+        totals = np.bincount(report.sample.images, np.asarray(counts).ravel(), len(records))
         activity_and_grid = compute_image_activity(model, records[int(totals.argmax())])
         if activity_and_grid is not None:
             maps.append(_UsageMap(class_index, int(totals.argmax()), *activity_and_grid))
@@ -306,7 +308,7 @@ def atom_rows(
     class_usages = report.classes if class_usages is None else class_usages
     usages = [usage for class_usage in class_usages for usage in class_usage.atoms]
     wanted = [patch for usage in usages for patch, _ in usage.patches]
-    uris = patch_images(report.gallery, records, wanted, n_jobs=n_jobs, callback=callback)
+    uris = patch_images(report.sample, records, wanted, n_jobs=n_jobs, callback=callback)
     classes = [class_usage.name for class_usage in report.classes]
     labels = [*classes, *sorted(set(report.labels) - set(classes))]
     colours = {name: class_css_colour(index) for index, name in enumerate(labels)}
@@ -376,8 +378,8 @@ def _atom_values(
         "patches": [
             {
                 "uri": uris[patch],
-                **dict(zip("xy", report.gallery.corners[patch].tolist(), strict=True)),
-                "image": names[int(report.gallery.images[patch])],
+                **dict(zip("xy", report.sample.corners[patch].tolist(), strict=True)),
+                "image": names[int(report.sample.images[patch])],
                 "label": report.labels[patch],
                 "weight": sign * weight,
             }

@@ -228,7 +228,7 @@ def _draw_image_and_map(predictions: Sequence[ImageResult]) -> tuple[str, str | 
             score = max(result.result.predictions.scores[result.run_index])
             caption = f"{result.label_text}, score {score:+.2f}"
             patch_map = replace(patch_map, path=record.path)
-            shown = patch_map.covering(record.image) if record.image else patch_map
+            shown = patch_map.align_if_possible(record.image) if record.image else patch_map
             overlay = draw_overlay(shown, caption, longest_side=DISPLAY_PX)
             return uri, jpeg_data_uri(overlay, quality=82), result.model_name
     return uri, None, None
@@ -371,7 +371,7 @@ def tested_patients(evaluation: Evaluation) -> set[str]:
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
     """Return whether a split is by image, so that training and test set may share patients."""
-    return any(split.by == "image" for split in evaluation.splits)
+    return any(split.unit == "image" for split in evaluation.splits)
 
 
 def count_shared_patients(evaluation: Evaluation) -> int:

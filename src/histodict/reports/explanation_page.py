@@ -46,7 +46,7 @@ def write_explanation_page(
         "has_reference": any(
             concept.reference_contribution
             for explanation in explanations
-            for concept in explanation.parts
+            for concept in explanation.contributions
         ),
         "is_of_regions": model.finds_regions,
     }
@@ -65,20 +65,23 @@ def _image_values(
         return head | {"rows": [], "members": [], "uri": "", "sums": []}
     shown = explanation.concepts[:n_concepts]
     max_excess = max((abs(explanation.excess_over_reference(c)) for c in shown), default=0.0)
-    votes = [explanation.margin_to_runner_up(vote.contribution) for vote in explanation.votes]
+    votes = [
+        explanation.margin_to_runner_up(vote.contribution)
+        for vote in explanation.member_contributions
+    ]
     max_vote = max(map(abs, votes), default=0.0)
     return head | {
         "uri": _map_image(explanation, record),
-        "runner_up": explanation.classes[explanation.rival],
+        "runner_up": explanation.classes[explanation.runner_up],
         "predicted": explanation.classes[explanation.predicted_class],
         "colour": class_css_colour(explanation.predicted_class),
-        "against": class_css_colour(explanation.rival),
+        "against": class_css_colour(explanation.runner_up),
         "members": [
             {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar_values(value, max_vote)
-            for vote, value in zip(explanation.votes, votes, strict=True)
+            for vote, value in zip(explanation.member_contributions, votes, strict=True)
         ],
         "rows": [_concept_values(model, explanation, c, record, max_excess) for c in shown],
-        "sums": explanation.sums(n_concepts),
+        "sums": explanation.sum_rows(n_concepts),
     }
 
 
@@ -95,7 +98,7 @@ def _concept_values(
     record: ImageRecord,
     max_excess: float,
 ) -> dict[str, Any]:
-    rival = explanation.classes[explanation.rival]
+    rival = explanation.classes[explanation.runner_up]
     contribution = explanation.margin_to_runner_up(concept.contribution) + 0.0  # +0 instead of -0
     return {
         "name": concept.full_name,
@@ -110,7 +113,7 @@ def _concept_values(
 
 def _atom_image(model: Model, concept: ConceptContribution) -> str:
     """Return the first atom of a concept as a data URI; empty if atoms are not image patches."""
-    base_model = model.estimators_[concept.member] if concept.of_ensemble else model  # type: ignore[union-attr]
+    base_model = model.estimators_[concept.member] if concept.is_ensemble_member else model  # type: ignore[union-attr]
     atoms = base_model.model_.atoms() if concept.atoms else None
     if atoms is None or atoms.patch_px is None:
         return ""

@@ -309,14 +309,18 @@ with Path(__file__).with_name("checklist.csv").open(encoding="utf-8", newline=""
 
 def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
     """Return the TRIPOD+AI checklist of an evaluation as (item, question, answer)."""
-    entries = _data_items(evaluation) | _method_items(evaluation) | _result_items(evaluation)
+    entries = (
+        _checklist_data_items(evaluation)
+        | _checklist_method_items(evaluation)
+        | _checklist_result_items(evaluation)
+    )
     return [
         (item, question, entries.get(item, tables.NOT_RECORDED))
         for item, question in CHECKLIST_ITEMS
     ]
 
 
-def _data_items(evaluation: Evaluation) -> dict[str, str]:
+def _checklist_data_items(evaluation: Evaluation) -> dict[str, str]:
     data = dict(tables.data_summary(evaluation))
     patients = pluralize(len(set(evaluation.manifest.patients)), "patient")
     n_tested = len(tables.tested_images(evaluation))
@@ -330,7 +334,7 @@ def _data_items(evaluation: Evaluation) -> dict[str, str]:
     }
 
 
-def _method_items(evaluation: Evaluation) -> dict[str, str]:
+def _checklist_method_items(evaluation: Evaluation) -> dict[str, str]:
     protocol = dict(tables.protocol_summary(evaluation))
     classes = ", ".join(f"{row['name']} {row['images']}" for row in tables.class_rows(evaluation))
     metrics = ", ".join(evaluation.metrics)
@@ -375,7 +379,7 @@ def _ground_truth_text(evaluation: Evaluation) -> str:
     return f"the label of the image: {', '.join(evaluation.classes)}"
 
 
-def _result_items(evaluation: Evaluation) -> dict[str, str]:
+def _checklist_result_items(evaluation: Evaluation) -> dict[str, str]:
     card = dict(model_card(evaluation))
     return {
         "18e": "splits with the image names are in splits.json",

@@ -180,6 +180,10 @@ def install_command(extra: str) -> str:
     return f'pip install ".[{extra}]" (in a checkout of histodict)'
 
 
+# Folders of packages in the repository that are not on PyPI, by the name of their module.
+_LOCAL_PACKAGES = {"histodict_instanseg": "packages/histodict-instanseg"}
+
+
 def import_optional(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional dependency.
 
@@ -202,4 +206,7 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
 
 def missing_module_message(module: str, extra: str, purpose: str) -> str:
     """Return the error message for a missing module; see `import_optional` for the parameters."""
-    return f"{purpose} needs {module}, which is not installed. Run: {install_command(extra)}"
+    command = install_command(extra)
+    if module in _LOCAL_PACKAGES:
+        command = f"pip install ./{_LOCAL_PACKAGES[module]} (in a checkout of histodict)"
+    return f"{purpose} needs {module}, which is not installed. Run: {command}"

@@ -497,7 +497,11 @@ class DatasetIndexCache:
         return index, RECORD_BYTES * len(by_id)
 
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
-        """Exclude images outside the data folders; raise an error if none is left or for tables."""
+        """Return the manifest without the images outside the data folders, with a warning.
+
+        If images are outside, and none remain or the source is a table (`links` is None), raise
+        ForbiddenFileError.
+        """
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:

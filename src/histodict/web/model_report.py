@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..datasets.manifest import ImageRecord, Manifest
-from ..decision.threshold import NOTE, describe_tuning
+from ..decision.threshold import TUNED_IMAGES_NOTE, describe_tuning
 from ..evaluation.measures import OVERLAP_METRICS
 from ..explain.patch_sample import PatchSample
 from ..images.pixel_size import PixelSize, size_warnings
@@ -285,7 +285,7 @@ def write_report(
         "title": f"Model report: {' / '.join(model.class_names_)}",
         "facts": _score_rows(model, rows_with_prediction(untuned_results or results)),
         "tuned": [] if untuned_results is None else _score_rows(model, rows, is_tuned=True),
-        "tuned_note": NOTE,
+        "tuned_note": TUNED_IMAGES_NOTE,
         "selection": selection_note,
         "few": summarize_scores(model.class_names_, rows)["few_patients"],
         "classes": model.class_names_,
@@ -350,7 +350,7 @@ def _score_rows(model: Model, rows: list[Json], *, is_tuned: bool = False) -> li
         scores[f"specificity for {classes[1]}; {other_interval}"] = f"{value:.2f}"
     n_patients = pluralize(len({row["patient"] for row in rows}), "patient")
     name = f"images of {n_patients} not used for training" if rows else "images of unseen patients"
-    scores[f"images of {n_patients}: {NOTE}" if is_tuned else name] = len(rows)
+    scores[f"images of {n_patients}: {TUNED_IMAGES_NOTE}" if is_tuned else name] = len(rows)
     return [{"name": name, "value": value} for name, value in scores.items()]
 
 

@@ -24,7 +24,7 @@ from . import simd
 
 __all__ = [
     "BLOCK_ROWS",
-    "FINDS_NAN",
+    "CHECKS_NAN",
     "TASK_ROWS",
     "JointCoder",
     "LassoCoder",
@@ -44,13 +44,13 @@ __all__ = [
 
 BLOCK_ROWS = 1024
 TASK_ROWS = 256  # a mini-batch of 1024 makes four tasks, one for each of up to four threads
-FINDS_NAN = False  # samples are checked for NaN before they are passed to the backend
+CHECKS_NAN = False  # callers check the samples for NaN
 
 OpenBlocks = Callable[[], Iterator[tuple[NDArray, Any]]]
 
 
 def count_threads(n_jobs: int | None) -> int:
-    """Return the number of threads for blocks or classes, as `utils.parallel.effective_n_jobs`."""
+    """Return the number of threads that process blocks; `n_jobs` None uses all cores."""
     return effective_n_jobs(n_jobs)
 
 
@@ -84,11 +84,12 @@ def _padded_gram(D: NDArray, n_tiles: int) -> NDArray:
 
 
 def _bits_type(dtype: np.dtype) -> type[np.signedinteger[Any]]:
-    """Return the integer dtype as wide as a float dtype."""
+    """Return the signed integer type of the same size as a float dtype."""
     return np.int32 if dtype == np.float32 else np.int64
 
 
 def _lane_buffer(dtype: np.dtype) -> NDArray:
+    """Return scratch memory for the bit patterns of one SIMD vector."""
     return np.empty(simd.width(dtype), _bits_type(dtype))
 
 
@@ -104,7 +105,7 @@ def _as_divisors(norms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class _CodeBuffer:
-    """CSR arrays for n_nonzero coefficients per sample; unwritten memory is not allocated."""
+    """Arrays of a CSR matrix with space for `n_nonzero` coefficients per sample."""
 
     def __init__(self, n_samples: int, n_nonzero: int, dtype: np.dtype) -> None:
         self.indptr = np.zeros(n_samples + 1, np.int64)
@@ -192,7 +193,7 @@ class JointCoder:
         self._G = np.stack([_padded_gram(D_c, n_tiles) for D_c in self._D])
 
     def code(self, Y: NDArray) -> tuple[list[csr_array], NDArray[np.float64]]:
-        """Return the codes (n, k) of each channel, and squared residuals (n,) over all channels."""
+        """Return the codes (n, n_atoms) of each channel, and squared residuals (n,) over all."""
         Y = np.ascontiguousarray(Y)
         n_channels, n_samples, _ = Y.shape
         yy = np.sum([_squared_norms(Y_c) for Y_c in Y], axis=0)

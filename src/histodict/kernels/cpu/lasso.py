@@ -278,7 +278,7 @@ def _back_substitute(C, m, x):
 
 @jit()
 def _drop(removed, m, active, signs, s, C, mask):
-    """Remove the active atom at index `removed`, rotate C to a triangle, and return the new m."""
+    """Remove the active atom at index `removed`, update its factor C, and return the new m."""
     mask[active[removed]] = 0
     for i in range(removed, m - 1):
         active[i] = active[i + 1]

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .omp import UNIFORM
+from .omp import NO_FP_FUSION
 
 _WARPS = 8
 _REGISTER_BYTES = 2**17  # size of U: 512 bytes, or 128 registers, for each of 8 · 32 threads
@@ -32,7 +32,7 @@ def sweep(D: Tensor, E: Tensor, F: Tensor) -> None:
         stop = min(start + n_atoms, k)
         U = torch.addmm(E[start:stop], F[start:stop], D, alpha=-1)
         _update_block[(1,)](
-            D, U, F, start, stop, k, d, limit, n_atoms, width, num_warps=_WARPS, **UNIFORM
+            D, U, F, start, stop, k, d, limit, n_atoms, width, num_warps=_WARPS, **NO_FP_FUSION
         )
 
 

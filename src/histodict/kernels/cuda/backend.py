@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...utils.parallel import effective_n_jobs
 from .. import sufficient_statistics as host_statistics
+from .. import to_numpy
 from ..input_checks import check_result, check_sums
 from ..sufficient_statistics import SufficientStatistics
 from . import device as gpu_device
@@ -44,7 +45,7 @@ from .device import (
 
 __all__ = [
     "BLOCK_ROWS",
-    "FINDS_NAN",
+    "CHECKS_NAN",
     "TASK_ROWS",
     "JointCoder",
     "LassoCoder",
@@ -66,12 +67,12 @@ __all__ = [
 # 1200 features takes 150 MiB, and as much again for intermediate results.
 BLOCK_ROWS = 32_768
 TASK_ROWS = 1024
-FINDS_NAN = True  # faster on the device than on the host
+CHECKS_NAN = True  # faster on the device than on the host
 _JOINT_ROWS = 4096  # rows of a block at a time, because PyTorch stores all basis vectors
 
 
-def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """Return the Triton modules for pursuit, l1 coding and atom updates; tests replace them."""
+def _load_kernels() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """Import the Triton modules for pursuit, l1 coding and atom updates; tests replace them."""
     try:
         from . import atom_update as gpu_atoms_triton
         from . import lasso as gpu_lasso_triton
@@ -82,11 +83,6 @@ def _algorithms() -> tuple[ModuleType, ModuleType, ModuleType]:
             "run pip install triton, or use backend='cpu'"
         ) from error
     return gpu_omp_triton, gpu_lasso_triton, gpu_atoms_triton
-
-
-def _fetch(array: NDArray | Tensor) -> NDArray:
-    """Return an array or a tensor as a NumPy array."""
-    return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
 def count_threads(n_jobs: int | None) -> int:
@@ -106,8 +102,8 @@ def zeros(shape: tuple[int, ...]) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64, device=find_device())
 
 
-def _padded(D: NDArray | Tensor) -> Tensor:
-    """Return atoms D with zero atoms appended, so that their number is a multiple of 16.
+def _pad_atoms(D: NDArray | Tensor) -> Tensor:
+    """Append zero atoms to the atoms D, so that their number is a multiple of 16.
 
     Rows of products with the atoms are then aligned to 64 bytes.
     """
@@ -129,8 +125,8 @@ class OMPCoder:
         self._tol = tol
         self._order_recursive = order_recursive
         with device_context():
-            atoms = _padded(D)
-            self._pursue = _algorithms()[0].pursue
+            atoms = _pad_atoms(D)
+            self._pursue = _load_kernels()[0].pursue
             self._norms = row_norms(atoms)
             check_norms("D", self._norms, atoms.dtype)
             self._D = (atoms / as_divisors(self._norms)[:, None]).to(atoms.dtype)
@@ -197,7 +193,7 @@ class JointCoder:
     def code(self, Y: NDArray | Tensor) -> tuple[list[csr_array], NDArray[np.float64]]:
         """Encode samples Y (n_channels, n, n_features).
 
-        Return the codes (n, k) of each channel, and squared residuals (n,) over all channels.
+        Return the codes (n, n_atoms) of each channel, and squared residuals (n,) over all channels.
         """
         with device_context():
             parts = [self._code_rows(part) for part in to_device(Y).split(_JOINT_ROWS, dim=1)]
@@ -234,13 +230,13 @@ class LassoCoder:
         self._penalty = penalty
         self._capacity = min(D.shape) + 1
         with device_context():
-            self._D = _padded(D)
+            self._D = _pad_atoms(D)
             # Rounding of the products must not raise the true gap above the tolerance.
             self._tol = max(tol - 256 * torch.finfo(self._D.dtype).eps, 0.5 * tol)
             norms = row_norms(self._D)
             self._max_norm = float(norms.max())
             check_norms("D", norms, self._D.dtype, max_factor=self._max_norm)
-            self._solve = _algorithms()[1].solve
+            self._solve = _load_kernels()[1].solve
             self._G = self._D @ self._D.T
 
     def code(self, Y: NDArray | Tensor) -> tuple[csr_array, int]:
@@ -312,7 +308,7 @@ def replace_unused_atoms(
     The parameters are those of `kernels.sufficient_statistics.replace_unused_atoms`.
     """
     if not isinstance(D, Tensor):
-        return host_statistics.replace_unused_atoms(D, _fetch(usage_counts), _fetch(candidates))
+        return host_statistics.replace_unused_atoms(D, to_numpy(usage_counts), to_numpy(candidates))
     with device_context():
         return gpu_device.replace_unused_atoms(D, to_device(usage_counts), to_device(candidates))
 
@@ -332,7 +328,7 @@ def class_residuals(
 def update_atoms(
     D: NDArray | Tensor, E: NDArray | Tensor, F: NDArray | Tensor, n_sweeps: int, tol: float
 ) -> NDArray | Tensor:
-    """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, as `kernels.cpu.backend`.
+    """Minimise −2·tr(E Dᵀ) + tr(F D Dᵀ) over unit-norm atoms, in `n_sweeps` sweeps or fewer.
 
     Return the new atoms, as an array if D is an array, else as a tensor.
     """
@@ -341,11 +337,11 @@ def update_atoms(
         E_, F_ = (to_device(x).to(initial.dtype) for x in (E, F))
         scale = _overflow_safe_scale(E_, F_)
         if scale is None:
-            check_sums(_fetch(E_), _fetch(F_))
+            check_sums(to_numpy(E_), to_numpy(F_))
         elif scale != 1:
             E_, F_ = E_ * scale, F_ * scale
         atoms = initial.clone()
-        sweep = _algorithms()[2].sweep
+        sweep = _load_kernels()[2].sweep
         for _ in range(n_sweeps):
             before = atoms.clone()
             sweep(atoms, E_, F_)

@@ -122,7 +122,7 @@ def check_residuals(norms: Tensor, dtype: torch.dtype) -> NDArray[np.float64]:
     return residuals
 
 
-_TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+_TORCH_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 _DEVICE_LOCK = threading.RLock()
 _THREAD_STATE = threading.local()
 # Number of bytes copied to the device at a time, through pinned memory.
@@ -167,13 +167,13 @@ def device_context() -> Iterator[None]:
 
 
 def to_device(X: NDArray | Tensor, dtype: np.dtype | torch.dtype | None = None) -> Tensor:
-    """Return a NumPy array or a tensor as a tensor on the device; dtype None keeps that of X."""
+    """Return a NumPy array or a tensor as a tensor on the device; None keeps the dtype of X."""
     device = find_device()
     if not isinstance(X, Tensor):
         # PyTorch warns about read-only arrays, such as memory maps.
         X = torch.from_numpy(np.require(X, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
     if not isinstance(dtype, torch.dtype):
-        dtype = X.dtype if dtype is None else _TYPES[np.dtype(dtype)]
+        dtype = X.dtype if dtype is None else _TORCH_DTYPES[np.dtype(dtype)]
     if device.type != "cuda" or X.is_cuda:
         return X.to(device, dtype)
     compute_stream = torch.cuda.current_stream(device)

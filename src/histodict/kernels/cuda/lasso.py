@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .omp import UNIFORM, count_processors
+from .omp import NO_FP_FUSION, count_processors
 
 
 @triton.jit
@@ -152,7 +152,7 @@ def _solve_with(
             n_slots,
             max(2, min(16, 4096 // n_slots)),
             num_warps=n_warps,
-            **UNIFORM,
+            **NO_FP_FUSION,
         )
     return atoms, s, status
 

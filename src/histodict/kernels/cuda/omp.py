@@ -15,7 +15,7 @@ from torch import Tensor
 
 # With a fused multiply-add at the start of a sum over threads, the threads get results that differ
 # by rounding. Threads that take different branches then wait for each other forever.
-UNIFORM = {"enable_fp_fusion": False}
+NO_FP_FUSION = {"enable_fp_fusion": False}
 _ATOMS_PER_WARP = 128
 _MAX_WARPS = 16
 _WARPS_PER_PROCESSOR = 24
@@ -79,7 +79,7 @@ def pursue(
             triton.next_power_of_2(n_nonzero),
             _CHUNK,
             num_warps=n_warps,
-            **UNIFORM,
+            **NO_FP_FUSION,
         )
     return selected, alphas, R, sizes, remaining.clamp(min=0)
 

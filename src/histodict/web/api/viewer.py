@@ -17,7 +17,7 @@ import numpy as np
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...decision.threshold import NOTE, count_tuned_on
+from ...decision.threshold import TUNED_IMAGES_NOTE, count_tuning_images
 from ...export.qupath import geojson_features
 from ...images.pixel_size import PixelSize, pixel_size_hint, size_warnings
 from ...models.predictions import Prediction
@@ -103,8 +103,8 @@ def _prediction_to_json(request: ApiRequest, prediction: Json) -> Json:
     model, size = request.loaded_model.model, PixelSize(prediction["mpp"], prediction["mpp_from"])
     size = replace(size, hint=pixel_size_hint(request.record.path) if size.is_guessed else "")
     warnings = size_warnings([size], model.model_.mpp_, model.recipe.mpp)
-    if count_tuned_on(model.training_info_, [request.record.path]):
-        warnings.append(f"this model was {NOTE}")
+    if count_tuning_images(model.training_info_, [request.record.path]):
+        warnings.append(f"this model was {TUNED_IMAGES_NOTE}")
     return {"state": DONE, "warnings": warnings, **prediction}
 
 
