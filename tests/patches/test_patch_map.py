@@ -54,6 +54,18 @@ def test_path_that_is_not_unicode_is_preserved(patch_map, tmp_path):
     assert PatchMap.load(tmp_path / "a.npz").path == odd.path
 
 
+def test_margins_far_from_the_threshold_do_not_overflow_in_the_file(patch_map, tmp_path):
+    """Files have half precision, whose largest number is 65504."""
+    for moved in (
+        patch_map.threshold(-1e6),
+        patch_map.centre_on_score(patch_map.margins[..., 1:].astype(float), np.array([1e6])),
+    ):
+        moved.save(tmp_path / "a.npz")
+        found = PatchMap.load(tmp_path / "a.npz")
+        np.testing.assert_array_equal(found.margins[moved.tissue, 1], 65504)
+        np.testing.assert_array_equal(found.predicted_classes, moved.predicted_classes)
+
+
 def test_proportions_are_relative_to_tissue(patch_map):
     predicted_classes = np.array([[0, 1, 1, NO_TISSUE]] * 3, np.int16)
     found = replace(patch_map, predicted_classes=predicted_classes)

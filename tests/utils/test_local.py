@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -139,3 +140,18 @@ def test_bits_do_not_depend_on_the_number_of_blas_threads():
     one, two = codes
     np.testing.assert_array_equal(one.indices, two.indices)
     np.testing.assert_array_equal(one.data, two.data)
+
+
+def test_blas_libraries_that_are_loaded_in_the_context_are_limited(monkeypatch):
+    counts = []
+
+    def find_libraries(n_modules):
+        counts.append(n_modules)
+        restored = SimpleNamespace(restore_original_limits=lambda: None)
+        return SimpleNamespace(limit=lambda limits: restored)
+
+    monkeypatch.setattr("histodict.utils.parallel._find_blas_libraries", find_libraries)
+    with single_blas_thread():
+        monkeypatch.setitem(sys.modules, "module_with_blas", ModuleType("module_with_blas"))
+        with single_blas_thread():
+            assert counts[1:] == [counts[0] + 1]
