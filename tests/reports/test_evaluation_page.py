@@ -152,7 +152,10 @@ def test_operating_points_are_those_of_the_predictions(page, folder):
         own = [row for row in read_csv(folder / "predictions.csv") if row["method"] == method]
         truth, scores = [r["truth"] for r in own], [float(r["score"]) for r in own]
         curve = roc_curve(truth, scores, positive="malignant")
-        assert f"{method} {curve.operating[0]:.3f}, {1 - curve.operating[1]:.3f}" in text[0]
+        assert (
+            f"{method} {curve.operating_point[0]:.3f}, {1 - curve.operating_point[1]:.3f}"
+            in text[0]
+        )
 
 
 def test_time_and_memory(page):

@@ -499,15 +499,13 @@ class DatasetIndexCache:
     def _exclude_forbidden(self, manifest: Manifest, links: Container[str] | None) -> Manifest:
         """Return the manifest without the images outside the data folders, with a warning.
 
-        If images are outside, and none remain or the source is a table (`links` is None), raise
-        ForbiddenFileError.
+        Raise ForbiddenFileError instead if none remain, or if the source is a table (no `links`).
         """
         is_link = os.path.islink if links is None else links.__contains__
         check, records, outside = self.folders.make_cached_check(is_link), [], []
         for record in manifest.records:
             try:
-                for path in record.files:
-                    check(path)
+                list(map(check, record.files))
                 records.append(record)
             except ForbiddenFileError as error:
                 outside.append((manifest.name(record), error))
