@@ -70,7 +70,7 @@ def watch_stages(stopwatch: Stopwatch) -> None:
     ):
         setattr(module, name, stopwatch.timed(stage, getattr(module, name)))
     for vectors in PATCH_FEATURES.values():
-        vectors.make = stopwatch.timed("vectors", vectors.make)
+        vectors.make_vectors = stopwatch.timed("vectors", vectors.make_vectors)
 
 
 def _of_children() -> tuple[float, float]:

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from histodict.decision.atom_annotations import (
     AtomAccumulator,
     AtomAnnotations,
-    AtomReference,
+    AtomMeans,
     Concept,
     check_name,
     code_signs,
@@ -59,15 +59,19 @@ def test_signs_are_those_of_the_mean_codes_in_the_own_class():
     assert code_signs(np.array([-2.0, 0.0, 0.5])).tolist() == [-1, 1, 1]
     empty = np.zeros(3)
     reference = [
-        AtomReference(empty, empty, np.array(means), empty[None], empty[None])
+        AtomMeans(empty, empty, np.array(means), empty[None], empty[None])
         for means in ([-1.0, 1.0, -1.0], [1.0, -1.0, -1.0])
     ]
     assert dominant_code_signs(reference, np.array([0, 0, 1])).tolist() == [-1, 1, -1]
 
 
 def test_concept_is_an_artefact_and_has_a_group_if_one_of_its_atoms_has():
-    notes = AtomAnnotations().changed([0, 2], name="ink").changed([2], artefact=True, group="pen")
-    notes = notes.changed([3], artefact=True)
+    notes = (
+        AtomAnnotations()
+        .with_changes([0, 2], name="ink")
+        .with_changes([2], artefact=True, group="pen")
+    )
+    notes = notes.with_changes([3], artefact=True)
     assert notes.concepts(["a:1", "a:2", "b:1", "b:2"]) == [
         Concept("ink", (0, 2), "pen", artefact=True, is_named=True),
         Concept("a:2", (1,)),

@@ -169,7 +169,7 @@ def test_parameters_minimise_the_penalised_loss(rng, monkeypatch, loss_of, n_cla
     labels = np.repeat(np.arange(n_classes), [3, 9, 4][:n_classes])
     scores = 2.0 * np.eye(n_classes)[labels] + rng.normal(size=(len(labels), n_classes))
     scores = scores[:, [1]] - scores[:, [0]] if n_classes == 2 else scores
-    calibration = Calibration.fit(scores, labels, at_zero=at_zero)
+    calibration = Calibration.fit(scores, labels, boundary_at_zero=at_zero)
     ((minimised, parameters),) = calls
     loss = loss_of(scores, labels)
     assert parameters[0] > 0.1

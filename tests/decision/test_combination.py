@@ -180,6 +180,6 @@ def test_inverse_tanh_restores_the_score_of_one_member(rng, scale):
 def test_scores_are_the_sum_of_gradients_times_member_scores(rng):
     ensemble = ScoreCombination(np.array([2.0, 0.5]), np.array([0.7, 0.3]), 0.4, tanh_scale=0.5)
     for output in (rng.normal(size=(2, 3)), np.array([[1.5], [np.nan]]), np.array([[0.0], [2]])):
-        factors = ensemble.score_gradients(output)
+        factors = ensemble.member_factors(output)
         total = (factors * np.nan_to_num(output)).sum(axis=0) + ensemble.offset
         np.testing.assert_allclose(total, ensemble.scores(output))
