@@ -300,7 +300,9 @@ def test_thumbnails_and_tiles_of_the_web_page(tmp_path, pixels):
     for path in (plain, folder):
         tiles = TileCache(tmp_path / "thumbnails")
         record = ImageRecord(path, "", "")
-        responses.append((tiles.thumbnail(record).read_bytes(), tiles.tile(record, 1, 0, 0)))
+        responses.append(
+            (tiles.ensure_thumbnail_file(record).read_bytes(), tiles.tile(record, 1, 0, 0))
+        )
     assert responses[0] == responses[1]
 
 

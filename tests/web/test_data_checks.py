@@ -113,7 +113,7 @@ def folder(tmp_path, rng):
 @pytest.fixture
 def run_checks(folder, tmp_path_factory):
     checks, tiles = BackgroundChecks(), TileCache(tmp_path_factory.mktemp("thumbnails"))
-    yield lambda mpp=None: checked(checks, read_manifest(folder), tiles.thumbnail, mpp)
+    yield lambda mpp=None: checked(checks, read_manifest(folder), tiles.ensure_thumbnail_file, mpp)
     checks.close()
 
 

@@ -86,11 +86,11 @@ def test_changed_file_is_read_again(tiles, image):
 
 def test_thumbnail_is_cached_until_the_image_changes(tiles, image):
     record, pixels = image
-    first = tiles.thumbnail(record)
+    first = tiles.ensure_thumbnail_file(record)
     assert max(decoded(first.read_bytes()).shape) == 220
-    assert tiles.thumbnail(record) == first
+    assert tiles.ensure_thumbnail_file(record) == first
     Image.fromarray(255 - pixels).save(record.path, compress_level=1)
-    assert tiles.thumbnail(record) != first
+    assert tiles.ensure_thumbnail_file(record) != first
 
 
 def test_slide_of_several_files_has_tiles(tiles, tmp_path):
@@ -117,10 +117,10 @@ def test_hanging_image_blocks_no_other(tiles, image, monkeypatch):
 
     monkeypatch.setattr("histodict.web.maps.open_image", opened)
     with ThreadPoolExecutor(20) as pool:
-        behind = [pool.submit(tiles.open, hung), pool.submit(tiles.thumbnail, hung)]
+        behind = [pool.submit(tiles.open, hung), pool.submit(tiles.ensure_thumbnail_file, hung)]
         begun.acquire(timeout=30), begun.acquire(timeout=30)
         done = [pool.submit(tiles.tile, record, 2, column, 0) for column in range(3)]
-        done.append(pool.submit(tiles.thumbnail, record))
+        done.append(pool.submit(tiles.ensure_thumbnail_file, record))
         try:
             assert all(future.result(5) for future in done)
         finally:

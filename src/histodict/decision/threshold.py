@@ -345,8 +345,8 @@ def is_bimodal(scores: NDArray[np.float64]) -> bool:
 def _spread_ties(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return sorted scores, with tied scores spread evenly around their value.
 
-    Fractions of few patches are multiples of one number; gaps between them do not separate groups.
-    Scores with only two or three distinct values count as one group.
+    Fractions computed from few patches take few distinct values, and a gap between two of these
+    values is not evidence of two groups. Scores with two or three distinct values form one group.
     """
     values, counts = np.unique(scores, return_counts=True)
     gaps = np.diff(values)

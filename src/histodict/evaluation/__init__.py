@@ -331,16 +331,16 @@ class Evaluation:
         rows = self.metric_rows
         return next(r for r in rows if (r["method"], r["metric"], r["n_per_class"]) == key)
 
-    def repeats(self, method: str, size: int | None, kind: str) -> list[Repeat]:
+    def repeats(self, method: str, size: int | None, prediction_kind: str) -> list[Repeat]:
         """Return the predictions of a method by repeat and seed.
 
         Parameters
         ----------
         method : name of the plan
         size : number of training images per class; None if the protocol sets none
-        kind : kind of predictions, see `Repeats`
+        prediction_kind : kind of predictions, see `Repeats`
         """
-        return self.all_repeats.select(method, size, kind)
+        return self.all_repeats.select(method, size, prediction_kind)
 
     @cached_property
     def all_repeats(self) -> Repeats:

@@ -346,22 +346,23 @@ class Repeats:
         """Whether a test patient of one split is a training patient of another."""
         return is_cross_validated(self.manifest, [result.task.split for result in self.results])
 
-    def select(self, method: str, size: int | None, kind: str) -> list[Repeat]:
+    def select(self, method: str, size: int | None, prediction_kind: str) -> list[Repeat]:
         """Return the repeats of a method.
 
         Parameters
         ----------
         method : name of the plan
         size : number of training images per class; None if the protocol sets none
-        kind : kind of predictions: "labels", "scores", "counts" or "patches"
+        prediction_kind : kind of predictions: "labels", "scores", "counts" or "patches"
         """
-        key = method, size, kind
-        if key not in self._computed:
-            self._computed[key] = list(self._iterate_repeats(method, size, kind))
+        if (key := (method, size, prediction_kind)) not in self._computed:
+            self._computed[key] = list(self._iterate_repeats(method, size, prediction_kind))
         return self._computed[key]
 
-    def _iterate_repeats(self, method: str, size: int | None, kind: str) -> Iterator[Repeat]:
-        if kind == "patches":
+    def _iterate_repeats(
+        self, method: str, size: int | None, prediction_kind: str
+    ) -> Iterator[Repeat]:
+        if prediction_kind == "patches":
             yield from map(split_inside_outside, self.select(method, size, "counts"))
             return
         tasks = [(result, result.task) for result in self.results]
@@ -369,11 +370,11 @@ class Repeats:
         for seed in dict.fromkeys(result.task.seed for result in of_method):
             chosen = [result for result in of_method if result.task.seed == seed]
             splits = [result.task.split for result in chosen]
-            if kind == "counts":
+            if prediction_kind == "counts":
                 yield from self._patch_counts(chosen, splits)
             else:
                 yield from collect_repeats(
-                    self.manifest, splits, [_select_predictions(r, kind) for r in chosen]
+                    self.manifest, splits, [_select_predictions(r, prediction_kind) for r in chosen]
                 )
 
     def _patch_counts(self, results: list[EvaluationResult], splits: list[Split]) -> list[Repeat]:
@@ -389,9 +390,9 @@ class Repeats:
         return [replace(repeat, labels=np.full(len(repeat.labels), "image")) for repeat in repeats]
 
 
-def _select_predictions(result: EvaluationResult, kind: str) -> NDArray[Any]:
+def _select_predictions(result: EvaluationResult, prediction_kind: str) -> NDArray[Any]:
     """Return the predicted "labels" or the "scores" of a run; without tissue, scores are 0."""
-    if kind == "labels":
+    if prediction_kind == "labels":
         return np.array(result.predictions.labels)
     scores = np.nan_to_num(np.array(result.predictions.scores, dtype=np.float64))
     return scores[:, 0] if scores.shape[1] == 1 else scores

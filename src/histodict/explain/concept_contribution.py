@@ -249,9 +249,15 @@ class ActivityRecorder(PatchRecorder):
     def contributions(
         self, scores: NDArray[np.float64], contribution_function: ContributionFunction
     ) -> ScoreContributions:
-        """Return the contributions to `scores` in the image and in the reference of each class.
+        """Return the contributions of the atoms in the image and, for comparison, in each class.
 
-        `contribution_function` computes the contributions of atoms from their statistics.
+        For a class, they are the mean contributions in its training patches. Without atoms or
+        tissue, the result contains only `scores`.
+
+        Parameters
+        ----------
+        scores : (n_scores,), scores of the image
+        contribution_function : computes the contributions of atoms from their statistics
         """
         model = self._model
         if self.activity is None:

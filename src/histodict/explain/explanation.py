@@ -184,8 +184,8 @@ class Explanation:
     classes : class names
     scores : (n_scores,), explained scores; for a `RegionDetector`, the mean margin of the region
         patches minus the margin threshold
-    constant : (n_scores,), part of the scores that belongs to no concept
-    contributions : contributions of the concepts, and of models without atoms
+    constant : (n_scores,), scores minus the sum of the contributions
+    contributions : contribution of each concept; for a model without atoms, that of the model
     is_of_regions : whether the model is a `RegionDetector`
     member_contributions : contributions of the ensemble members; empty for a single model
     """

@@ -7,9 +7,12 @@ errors differ. `ensemble_recipes` adds to a recipe
   texture and colour features of the whole image (`lbp-colour`) at half the scale;
 - for a dictionary of pixels: these texture features at two scales, the coarser without stain
   normalisation;
+- for a method on whole images: the same method at the full and at half the scale, each with and
+  without stain normalisation;
 - for precomputed features: nothing, as feature files have no pixels.
 
-Settings that differ from the preset are also changed in the variations that have them.
+Except for these differences, a variation inherits each setting in which the recipe differs from its
+preset, if the variation has that setting.
 """
 
 from __future__ import annotations

@@ -500,7 +500,7 @@ class TileCache:
         name = hashlib.sha256(str(file_key(record.path)).encode()).hexdigest()[:24]
         return self._folder / name[:2] / f"{name}.jpg"
 
-    def thumbnail(self, record: ImageRecord) -> Path:
+    def ensure_thumbnail_file(self, record: ImageRecord) -> Path:
         """Return the path of an image's thumbnail; create the file if it does not exist."""
         path = self.thumbnail_file(record)
         with self._locks.acquire((path.name,)):  # two threads must not write the same file

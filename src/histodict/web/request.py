@@ -50,6 +50,7 @@ from .schema import Json
 from .training import split_training_and_test
 from .workspace import DataFolders, ForbiddenFileError, UserWorkspace
 
+# Names of the concurrency limits of responses.
 QUICK, IMAGES, EXPLANATIONS, LIVE = "quick", "images", "explanations", "live"
 PREDICTIONS, DOWNLOADS = "predictions", "downloads"
 _MAX_QUICK = 16  # threads

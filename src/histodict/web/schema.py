@@ -67,7 +67,10 @@ class MapState(TypedDict):
 
 
 class MapJob(TypedDict):
-    """Job that computes a patch map; `data`, `image` and `model` (id of a training) are ids."""
+    """Job that computes a patch map.
+
+    `data` is the id of the dataset, `image` that of the image and `model` that of the training job.
+    """
 
     id: str
     name: str

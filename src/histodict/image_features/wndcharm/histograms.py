@@ -62,7 +62,7 @@ def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
     return mean, (variance * n / (n - 1)) ** 0.5, skewness, kurtosis
 
 
-_N_LINES = 20
+_N_COMB_LINES = 20  # lines of pixels per direction
 # Position of each moment in the result of `moments`; in the order of the original program.
 _MOMENT_POSITIONS = {"kurtosis": 3, "mean": 0, "skewness": 2, "deviation": 1}
 
@@ -87,7 +87,7 @@ def comb_moments(plane: Plane) -> Entries:
 def _line_offsets(n: int) -> NDArray[np.int64]:
     """Return 20 integer offsets from 1 − n on, n/10 apart; halves are rounded away from 0."""
     # Accumulated step by step, as in the original program, as this affects the rounding of halves.
-    positions = np.cumsum([1.0 - n] + [n / 10] * (_N_LINES - 1))
+    positions = np.cumsum([1.0 - n] + [n / 10] * (_N_COMB_LINES - 1))
     return (np.sign(positions) * np.floor(np.abs(positions) + 0.5)).astype(np.int64)
 
 

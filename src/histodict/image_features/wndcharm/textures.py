@@ -265,12 +265,13 @@ def _entropy(p: Fractions, other: Fractions | None = None) -> float:
     return float(-(p * np.log2((p if other is None else other) + _LOG_OFFSET)).sum())
 
 
-def _information_correlation(nats: float) -> float:
-    """Return √|1 − exp(−2·nats)|, the second information measure of correlation.
+def _information_correlation(information: float) -> float:
+    """Return √|1 − exp(−2·information)|, the second information measure of correlation.
 
-    `nats` is the mutual information; `haralick_statistics` passes a value in bits (log₂).
+    `information` is the mutual information in bits, as returned by `_entropy`, although the natural
+    exponential function corresponds to nats.
     """
-    return abs(1 - np.exp(-2.0 * nats)) ** 0.5
+    return abs(1 - np.exp(-2.0 * information)) ** 0.5
 
 
 def maximal_correlation(p: Fractions) -> float:

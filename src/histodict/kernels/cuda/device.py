@@ -55,8 +55,8 @@ def as_divisors(norms: Tensor) -> Tensor:
 def codes_from_basis(alphas: Tensor, R: Tensor, sample_norms: Tensor, atom_norms: Tensor) -> Tensor:
     """Return the codes of the selected atoms, from coefficients in their orthonormal basis.
 
-    `alphas` and `R` are from `kernels.cuda.omp.pursue`. Before, samples were divided by
-    `sample_norms` (n,), and selected atoms by `atom_norms` (n, n_slots).
+    `alphas` and `R` are results of `kernels.cuda.omp.pursue`. `sample_norms` (n,) and `atom_norms`
+    (n, n_slots) are the norms by which the samples and selected atoms were divided before it.
     """
     codes = torch.linalg.solve_triangular(R.mT, alphas[..., None], upper=True)[..., 0]
     return codes * (sample_norms[:, None] / atom_norms).to(codes.dtype)

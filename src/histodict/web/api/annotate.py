@@ -368,7 +368,7 @@ def _cached_descriptor(request: ApiRequest, record: ImageRecord) -> NDArray[np.f
     context = request.context
 
     def compute() -> tuple[NDArray[np.float64], int]:
-        with Image.open(context.tiles.thumbnail(record)) as thumbnail:
+        with Image.open(context.tiles.ensure_thumbnail_file(record)) as thumbnail:
             return colour_descriptor(np.asarray(thumbnail.convert("RGB"))), _DESCRIPTOR_BYTES
 
     try:

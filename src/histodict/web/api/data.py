@@ -107,7 +107,7 @@ def check_images(request: ApiRequest, *, check: str = "") -> Json:
     if running is not None:
         return running
     manifest, mpp = relabelled_manifest(request.dataset), request.dataset.settings.mpp
-    check_record, thumbnail = context.indexes.check_record, context.tiles.thumbnail
+    check_record, thumbnail = context.indexes.check_record, context.tiles.ensure_thumbnail_file
     return context.checks.request_check(manifest, lambda r: thumbnail(check_record(r)), mpp)
 
 
@@ -127,7 +127,9 @@ def get_thumbnail(request: ApiRequest) -> Response | SlowResponse:
     if file.is_file():
         return image_response(file.read_bytes())
     return SlowResponse(
-        IMAGES, lambda: image_response(tiles.thumbnail(record).read_bytes()), record.path
+        IMAGES,
+        lambda: image_response(tiles.ensure_thumbnail_file(record).read_bytes()),
+        record.path,
     )
 
 
