@@ -207,10 +207,8 @@ def test_fingerprints_of_stored_models_remain_valid(tmp_path):
     [
         ({"previous": 0.25, "value": 0.5}, "set manually from 0.25 to 0.5"),
         ({"previous": None, "value": 0.5}, "set manually"),
-        (
-            {"previous": 0.25, "value": None, "shift": 0.5},
-            "set manually, which lowers all scores by 0.5",
-        ),
+        ({"previous": None, "shift": 0.5}, "set manually, which lowers all scores by 0.5"),
+        ({"previous": 0.25, "shift": -0.5}, "set manually, which raises all scores by 0.5"),
     ],
 )
 def test_description_of_a_change_omits_unknown_values(values, text):

@@ -183,7 +183,8 @@ def edit(
 
     In the options, write ATOMS as CLASS:NUMBER (shown by `histodict atoms`) or as a name that you
     gave; separate several by commas. Options can be repeated. The model file stores the changes
-    with their date. Without options that change atoms, the command lists the changes stored in the model.
+    with their date. Without options that change atoms, the command lists the changes stored in
+    the model.
     """
     from ..decision.atom_annotations import parse_atom_selector
     from ..models import save_model

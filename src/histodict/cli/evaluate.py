@@ -67,7 +67,8 @@ class MethodsOptions:
             "first with each of the others. METHOD+unlabelled also adapts the threshold to the "
             "test images, without their labels. Default: the default preset of `histodict train`, "
             "or dfdl if you give --preset; and a simple method to compare with: lbp-colour, or "
-            "mean-logistic with --features. With --regions: dfdl, with and without an encoder (if one is installed).",
+            "mean-logistic with --features. With --regions: dfdl, with and without an encoder (if "
+            "one is installed).",
             rich_help_panel=MODEL,
         ),
     ] = None

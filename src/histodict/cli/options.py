@@ -220,9 +220,9 @@ TrueAnnotationsOption = Annotated[
 CoordinatesOption = Annotated[
     str,
     typer.Option(
-        help="Coordinates of the annotations: pixels (from the corner that the annotation "
-        "program uses: QuPath leaves out the empty margins of a scan, ASAP and ImageScope do not), slide (pixels "
-        "from the corner of the whole scan) or um (µm, from the same corner as in QuPath).",
+        help="Coordinates of the annotations: pixels (from the corner that the annotation program "
+        "uses: QuPath leaves out the empty margins of a scan, ASAP and ImageScope do not), slide "
+        "(pixels from the corner of the whole scan) or um (µm, from the same corner as in QuPath).",
         rich_help_panel=ADVANCED,
     ),
 ]

@@ -90,9 +90,9 @@ def predict(
     Writes predictions.csv (region detectors: detections.csv and regions.csv), and for each image
     an overlay, a patch map and GeoJSON for QuPath. A model with probabilities labels an image
     `uncertain` if, at an error rate of 10 %, no class or more than one class is plausible; the
-    column top_label has the most probable class. If a CSV file gives labels or masks, the command also prints and
-    stores the accuracy, with 95 % intervals that take into account that images of one patient are
-    not independent.
+    column top_label has the most probable class. If a CSV file gives labels or masks, the command
+    also prints and stores the accuracy, with 95 % intervals that take into account that images of
+    one patient are not independent.
 
     If a run was interrupted, run the same command again: finished images are skipped. For
     another model or other options, use another folder. Images that cannot be read are listed in

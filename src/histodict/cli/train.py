@@ -65,7 +65,7 @@ class ModelSettingsOptions:
             "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
             "features), regions (one model of pixels and their surroundings), features (one model "
             "of feature files, with probabilities), precomputed (the same without probabilities), "
-            "paper (settings of Vu 2016). If --preset is not given: 'default' ('pixels' if no "
+            "paper (settings of Vu 2016). Without --preset: 'default' ('pixels' if no "
             "encoder is installed). With --regions: 'embeddings' ('regions' if none is installed). "
             "With --features: 'features'. With --features and --method or --regions: "
             "'precomputed'.",

@@ -468,10 +468,8 @@ def _describe_contribution(
     name: str, contribution: float, fraction: float, reference: dict[str, float]
 ) -> str:
     references = ", ".join(f"{label} {100 * value:.0f} %" for label, value in reference.items())
-    return (
-        f"'{name}' ({contribution:+.3g}; used by {100 * fraction:.0f} % of its patches; in labelled "
-        f"images: {references})"
-    )
+    share = f"used by {100 * fraction:.0f} % of its patches"
+    return f"'{name}' ({contribution:+.3g}; {share}; in labelled images: {references})"
 
 
 CONCEPTS_FILE, CONCEPTS_TABLE = "concepts.safetensors", "concepts.csv"
