@@ -217,4 +217,4 @@ def test_unstable_concepts_are_warned_of(tmp_path):
         np.savez(features / f"s{place}.npz", features=vectors, coords=coords)
     done = run(features, "--output", tmp_path / "c", "--atoms", 6)
     assert done.exit_code == 0
-    assert "Other patients would give other concepts" in " ".join(done.output.split())
+    assert "other patients would give other concepts" in " ".join(done.output.split())

@@ -187,7 +187,7 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    assert "the mean score of healthy training patches" in done.output
+    assert "the mean score of 'healthy' training patches" in done.output
     text = page.read_text()
     assert (
         "<script" not in text and "http" not in text and "differences from healthy training" in text
