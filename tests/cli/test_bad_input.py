@@ -99,6 +99,13 @@ def test_evaluate_reports_a_slide_that_aborts(classes, tmp_path):
     assert "aborts.tif: part of the slide cannot be read" in outcome.message
 
 
+def test_evaluate_refuses_images_of_one_class(classes, tmp_path):
+    shutil.rmtree(classes / "healthy")
+    outcome = run(tmp_path, "evaluate", classes, "--methods", "src", "--output", tmp_path / "out")
+    assert outcome.status == 2
+    assert "evaluation needs images of at least two classes; found: " in outcome.message
+
+
 def test_path_of_a_broken_file_is_reported_once(model, tmp_path):
     path = tmp_path / "empty.jpg"
     path.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from typer.testing import CliRunner
 
 from histodict import EnsembleClassifier, RegionDetector, TissueClassifier, load
 from histodict.cli import app
+from histodict.cli.edit_atoms import _print_explanation
 from histodict.decision.atom_annotations import AtomAnnotations
+from histodict.explain.concept_contribution import ConceptContribution, MemberContribution
+from histodict.explain.explanation import Explanation
 from histodict.models.recipe import Recipe
 from histodict.synthetic.dataset import write_synthetic_dataset
 
@@ -183,7 +187,7 @@ def test_explanation_as_text_and_as_a_page(folder, tmp_path):
     page = tmp_path / "why.html"
     done = run("explain", folder / "m.histodict", image, "--mpp", 0.5, "--output", page)
     assert done.exit_code == 0, done.output
-    assert "the mean score of healthy training patches" in done.output
+    assert "the mean score of 'healthy' training patches" in done.output
     text = page.read_text()
     assert (
         "<script" not in text and "http" not in text and "differences from healthy training" in text
@@ -296,3 +300,27 @@ def test_explanation_of_an_ensemble_begins_with_its_members(folder, tmp_path, ot
     text = page.read_text(encoding="utf-8")
     assert f"base model {n_members}: lbp-colour" in text and 'class="sums"' in text
     assert ("<h3>Largest differences from " in text) == has_atoms
+
+
+def _explanation_of_class_a(*, is_of_regions, leads=()):
+    scores, prediction = np.array([-1.0]), SimpleNamespace(label="a", top_label="a", path="x")
+    part = ConceptContribution("a:1", "a", np.array([-0.4]), 0.2, {"b": 0.1}, {"b": np.zeros(1)})
+    votes = [MemberContribution(i, "dfdl on rgb", np.array([x])) for i, x in enumerate(leads)]
+    return Explanation(prediction, ("a", "b"), scores, scores + 0.4, [part], is_of_regions, votes)
+
+
+@pytest.mark.parametrize("is_of_regions", [False, True])
+def test_explain_mentions_the_sign_of_scores_only_for_classifiers(is_of_regions, capsys):
+    """Tables of region detectors contain numbers of patches as scores."""
+    _print_explanation(_explanation_of_class_a(is_of_regions=is_of_regions), 3)
+    assert ("scores above 0 support b" in capsys.readouterr().out) != is_of_regions
+
+
+def test_printed_contributions_of_base_models_add_up_to_the_score(capsys):
+    explanation = _explanation_of_class_a(is_of_regions=False, leads=[-0.25, -0.5])
+    _print_explanation(explanation, 3)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line[:2] == ["base", "model"])
+    values = [line[-1] for line in lines[start + 1 : start + 4]]
+    assert values == ["+0.25", "+0.5", "+0.25"] and lines[start + 3][0] == "constant"
+    assert sum(map(float, values)) == explanation.margin_to_runner_up(explanation.scores)

@@ -371,7 +371,7 @@ def test_features_are_written_once_and_can_be_used_for_training(tmp_path):
     assert status == 0 and output == f"4 feature files in {out}", output
     assert run(*options)[1] == f"4 feature files in {out} (4 already finished)"
     status, output = run(*options, "--set", "stain=none")
-    assert status == 2 and "stain was reinhard, is none" in output
+    assert status == 2 and "stain: reinhard in the file, none now" in output
     (tissue / "torn.png").write_bytes(b"\x89PNG")
     status, output = run(*options, tissue / "torn.png", "--json")
     assert status == 1 and "torn.png" in output

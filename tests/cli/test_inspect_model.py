@@ -26,7 +26,7 @@ EXPECTED = {
         ["classify"],
     ),
     "textures": (["lbp-colour", "from the whole image"], ["Patches"]),
-    "adapted": (["adapted without labels, scores moved by"], []),
+    "adapted": (["adapted without labels to", "all scores by"], []),
     "continued": (["resumed from the dictionaries of another model"], []),
     "surroundings": (["and the area of 16 x 16 pixels around them"], []),
     "three": (["classify images as healthy, inflamed 0 or inflamed 1"], []),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from histodict.batch import RunResult
 from histodict.cli import app
-from histodict.cli.predict import _format_label_counts
+from histodict.cli.predict import _format_label_counts, _print_metrics
 from histodict.datasets.manifest import read_manifest
 from histodict.models import load_model
 from histodict.models.inputs import region_patch_mask
@@ -331,3 +331,10 @@ def test_invalid_mask_prevents_scoring_but_not_prediction(run_command, tissue, t
     assert "\n1 image: " in f"\n{run.output}" and "failed" not in run.stdout
     (row,) = table(tmp_path / "o" / "detections.csv")
     assert row["path"] == str(image) and not row.get("truth")
+
+
+@pytest.mark.parametrize(("low", "is_noted"), [(1.0, True), (0.9996, True), (0.8, False)])
+def test_interval_of_zero_width_is_noted(low, is_noted, capsys):
+    _print_metrics({"AUC": {"value": 1.0, "low": low, "high": 1.0}}, None)
+    text = "An interval of zero width does not mean certainty."
+    assert (text in capsys.readouterr().out) == is_noted

@@ -54,7 +54,7 @@ def test_scores_on_training_images_are_flagged(model_file, tissue, tmp_path):
     assert run.exit_code == 0, run.output
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert scores["trained"]["n_images"] == n_train < scores["n_images"]
-    assert f"{n_train} of the labelled images: used to train this model" in " ".join(
+    assert f"{n_train} of the labelled images were used to train this model" in " ".join(
         run.output.split()
     )
 

@@ -145,7 +145,7 @@ def test_summary_names_reasons_and_required_change(models, manifest):
     explanation = model.explain(manifest.records[-1].path)
     assert explanation.summary().startswith(explanation.label)
     runner_up = model.classes_[explanation.runner_up]
-    assert f"({runner_up} training patches: " in explanation.summary()
+    assert f"('{runner_up}' training patches: " in explanation.summary()
     if explanation.counterfactual is not None:
         left = explanation.margin_to_runner_up(explanation.scores) - sum(
             map(explanation.excess_over_reference, explanation.counterfactual)
@@ -202,17 +202,17 @@ def test_uncertain_prediction_is_reported_with_the_best_guess():
 def test_summary_states_reasons_only_if_they_explain_half_of_the_difference():
     strong = _make_explanation([0.6, 0.1, 0.1, 0.2])
     assert strong.summary() == (
-        "b, because b:1 is used by 37 % of patches (a training patches: 2 %); "
-        "b:4 is used by 37 % of patches (a training patches: 2 %); "
-        "b:2 is used by 37 % of patches (a training patches: 2 %). "
+        "b, because b:1 is used by 37 % of patches ('a' training patches: 2 %); "
+        "b:4 is used by 37 % of patches ('a' training patches: 2 %); "
+        "b:2 is used by 37 % of patches ('a' training patches: 2 %). "
         "These 3 concepts account for 90 % of the difference between this score and the mean "
-        "score of a training patches."
+        "score of 'a' training patches."
     )
     weak = _make_explanation([0.01, 0.01, 0.02, *np.full(96, 0.01)])
     assert "because" not in weak.summary()
     assert "account for only 4 % of the difference between this score" in weak.summary()
     counteracted = _make_explanation([0.9, -0.5])
-    assert "This concept differs more from a training patches than the score" in (
+    assert "This concept differs more from 'a' training patches than the score" in (
         counteracted.summary()
     )
 
@@ -226,6 +226,14 @@ def test_sums_add_up_to_the_score(n_shown):
     for _, contribution, reference, difference in rows:
         assert contribution - reference == pytest.approx(difference)
     assert total[2] == pytest.approx(explanation.total_excess) == pytest.approx(0.8)
+
+
+def test_change_of_many_concepts_names_their_number():
+    explanation = _make_explanation(np.full(6, 0.2))
+    assert explanation.describe_change() == (
+        "The prediction would be 'a' if the contributions of the 6 concepts with the largest "
+        "differences in favour of 'b' had their mean values in 'a' training patches."
+    )
 
 
 @pytest.mark.parametrize("kind", ["margin", "codes", "ensemble", "regions"])
@@ -405,6 +413,9 @@ def test_member_contributions_add_up_and_their_concepts_have_unique_names(models
             + model.combination_.offset
         )
         np.testing.assert_allclose(total, explanation.scores, rtol=1e-6)
+        constant = explanation.member_constant
+        offset = np.atleast_1d(model.combination_.offset)
+        assert constant == pytest.approx(explanation.margin_to_runner_up(offset), abs=1e-6)
         names = [row["name"] for row in explanation.to_dict()["concepts"]]
         assert len(set(names)) == len(names)
         assert all(name.startswith(("base model 1: ", "base model 2: ")) for name in names)
@@ -442,14 +453,15 @@ def test_summary_counts_agreeing_and_abstaining_members():
     )
     explanation = _make_ensemble_contributions([0.4, 0.9], [whole_image, used])
     assert explanation.summary() == (
-        "b (2 of 2 base models agree). Largest differences from a training patches in "
-        "favour of b: b:3 of base model 1 is used by 20 % of patches (a training patches: 10 %). "
+        "b (2 of 2 base models agree). Largest differences from 'a' training patches in "
+        "favour of 'b': b:3 of base model 1 is used by 20 % of patches ('a' training patches: "
+        "10 %). "
         "This concept accounts for only 31 % of the difference between this score "
-        "and the mean score of a training patches."
+        "and the mean score of 'a' training patches."
     )
     assert explanation.describe_change() == (
-        "The prediction would be a if base model 2 had a score of 0 and b:3 of base model 1 "
-        "contributed only as on average in a training patches."
+        "The prediction would be 'a' if base model 2 had a score of 0 and the contribution of "
+        "b:3 of base model 1 had its mean value in 'a' training patches."
     )
     assert [part.name for part in explanation.concepts] == ["b:3"]
     assert explanation.others(1) == [whole_image]

@@ -238,7 +238,7 @@ def test_files_are_written_once_and_again_if_the_image_changed(tissue, tmp_path)
 def test_files_with_other_settings_remain_and_are_refused(tissue, tmp_path):
     extracted(tissue, tmp_path / "f")
     records = read_manifest(tissue / "manifest.csv").records
-    with pytest.raises(ValueError, match="stain was reinhard, is none"):
+    with pytest.raises(ValueError, match="stain: reinhard in the file, none now"):
         extract_features(extraction_recipe("tiny", {"stain": "none"}), records, tmp_path / "f")
     (tmp_path / "g").mkdir()
     foreign = tmp_path / "g" / f"{records[0].path.stem}.h5"

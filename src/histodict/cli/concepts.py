@@ -44,13 +44,17 @@ def concepts(
         histodict concepts slides.csv --atoms 128 --output concepts/
 
     Learns one dictionary for all images and prefers patterns that occur in several patients.
-    Give a column patient for this. Writes concepts.csv (statistics of each concept; you can fill
-    in its empty column `name`) and usage.csv (for each image and concept, the share of patches
-    that use the concept).
+    Give a column patient for this. Writes concepts.csv (for each concept: the share of patches
+    that use it, the number of patients, `recurrence` (similarity of the concepts learned from two
+    halves of the patients, 1 is identical) and the images that use it most; you can fill in its
+    empty column `name`) and usage.csv (for each image and concept, the share of patches that use
+    the concept).
 
     If the table has labels for some images, the command also writes predictions.csv: a prediction
-    for every image, and the concepts on which it is based. Concepts and names that are already in
-    the output folder are reused, not learned again.
+    for every image, and in the column `because` the concepts on which it is based. The numbers
+    with a sign are contributions to the difference between the scores of the predicted and the
+    second best class; they depend on the weights, not only on how many patches use a concept.
+    Concepts and names that are already in the output folder are reused, not learned again.
     """
     from ..encoders import check_installed
     from ..explain.concept_discovery import ConceptTrainingSet
@@ -161,8 +165,9 @@ def _write_tables(
     summary: dict[str, Any] = {"recurrence": None if np.isnan(recurrence) else round(recurrence, 3)}
     if recurrence < _MIN_RECURRENCE:
         warn(
-            f"concepts of two halves of the patients have a mean |cosine| of {recurrence:.2f}. "
-            "Other patients would give other concepts; use more patients or fewer --atoms"
+            "concepts learned from one half of the patients differ from those of the other half "
+            f"(mean |cosine| {recurrence:.2f}; 1 is identical): other patients would give other "
+            "concepts. Use more patients or fewer --atoms"
         )
     if all(not record.patient for record in source.records):
         warn("patients unknown: each image counts as one patient. Give --column patient=COLUMN")

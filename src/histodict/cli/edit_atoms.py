@@ -183,7 +183,8 @@ def edit(
 
     In the options, write ATOMS as CLASS:NUMBER (shown by `histodict atoms`) or as a name that you
     gave; separate several by commas. Options can be repeated. The model file stores the changes
-    with their date. Without such options, the command lists the changes stored in the model.
+    with their date. Without options that change atoms, the command lists the changes stored in
+    the model.
     """
     from ..decision.atom_annotations import parse_atom_selector
     from ..models import save_model
@@ -411,9 +412,11 @@ def _print_explanation(explanation: Explanation, n_shown: int) -> None:
             [str(v.member + 1), v.name, f"{explanation.margin_to_runner_up(v.contribution):+.3g}"]
             for v in explanation.member_contributions
         ]
+        votes.append(["", "constant", f"{explanation.member_constant:+.3g}"])
         print_table(("base model", "description", f"contribution to {predicted}"), votes)
-    # Of two classes, the second is positive.
-    is_opposite = len(explanation.classes) == 2 and explanation.predicted_class == 0
+    # Of two classes, the second is positive. Tables of region detectors contain no such score.
+    has_signed_score = not explanation.is_of_regions and len(explanation.classes) == 2
+    is_opposite = has_signed_score and explanation.predicted_class == 0
     opposite = f" (in predictions.csv, scores above 0 support {rival})" * is_opposite
     rows = []
     for part in explanation.concepts[:n_shown]:

@@ -65,9 +65,10 @@ class MethodsOptions:
         typer.Option(
             help="Methods, presets or PRESET:METHOD, separated by commas. The report compares the "
             "first with each of the others. METHOD+unlabelled also adapts the threshold to the "
-            "test images, without their labels. Default: the default preset of `histodict train` "
-            "(with --preset: dfdl) and lbp-colour (with --features: mean-logistic). With "
-            "--regions: dfdl, with and without an encoder (if one is installed).",
+            "test images, without their labels. Default: the default preset of `histodict train`, "
+            "or dfdl if you give --preset; and a simple method to compare with: lbp-colour, or "
+            "mean-logistic with --features. With --regions: dfdl, with and without an encoder (if "
+            "one is installed).",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -202,6 +203,11 @@ class LabelledDataOptions(RegionTrainingOptions):
         manifest = super().read(recipes, absolute_paths=absolute_paths)
         region = parse_single_region(self.regions)
         if region is None:
+            if len(manifest.classes) < 2:
+                found = ", ".join(manifest.classes)
+                raise ValueError(
+                    f"evaluation needs images of at least two classes; found: {found or 'none'}"
+                )
             warn_ignored_masks(manifest)
             return manifest
         return relabel_by_region(manifest, region)

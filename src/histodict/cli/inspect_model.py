@@ -72,8 +72,9 @@ def info(
     if as_json:
         print_json(header)
         return
+    width = max((len(heading) for heading, _ in card), default=0) + 2
     for heading, text in card:
-        typer.echo(f"{heading:17s} {text}")
+        typer.echo(f"{heading:{width}s}{text}")
     members = describe_members(header)
     if members:
         title = "Base models" if len(header["estimators"]) > 1 else "Calibrated model"
@@ -237,7 +238,7 @@ def _print_methods(as_json: bool) -> None:
         print_json({name: entry.summary for name, entry in METHODS.items()})
         return
     width = max(map(len, METHODS))
-    typer.echo(f"{'method':{width}s} {'works on':11s} description")
+    typer.echo(f"{'method':{width}s}  {'works on':11s}  description")
     for name, entry in METHODS.items():
         level = "patches" if entry.is_patch_level else "whole image"
-        typer.echo(f"{name:{width}s} {level:11s} {entry.summary}")
+        typer.echo(f"{name:{width}s}  {level:11s}  {entry.summary}")

@@ -125,8 +125,8 @@ AnnDataOption = Annotated[
     bool,
     typer.Option(
         "--anndata",
-        help="Also write anndata/KEY.h5ad for scanpy and squidpy: the patches of each image, their "
-        "sparse codes, and the atoms of the model.",
+        help="Also write, for each image, anndata/KEY.h5ad (KEY: column key of the results) for "
+        "scanpy and squidpy: its patches, their sparse codes, and the atoms of the model.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -220,9 +220,9 @@ TrueAnnotationsOption = Annotated[
 CoordinatesOption = Annotated[
     str,
     typer.Option(
-        help="Coordinates of the annotations: pixels (from the corner that the program uses: "
-        "QuPath leaves out the empty margins of a scan, ASAP and ImageScope do not), slide (pixels "
-        "from the corner of the whole scan) or um (µm, from the same corner as in QuPath).",
+        help="Coordinates of the annotations: pixels (from the corner that the annotation program "
+        "uses: QuPath leaves out the empty margins of a scan, ASAP and ImageScope do not), slide "
+        "(pixels from the corner of the whole scan) or um (µm, from the same corner as in QuPath).",
         rich_help_panel=ADVANCED,
     ),
 ]

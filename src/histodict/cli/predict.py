@@ -89,10 +89,10 @@ def predict(
 
     Writes predictions.csv (region detectors: detections.csv and regions.csv), and for each image
     an overlay, a patch map and GeoJSON for QuPath. A model with probabilities labels an image
-    `uncertain` if not exactly one class is plausible at an error rate of 10 %; the column
-    top_label has its best guess. If a CSV file gives labels or masks, the command also prints and
-    stores the accuracy, with 95 % intervals that take into account that images of one patient are
-    not independent.
+    `uncertain` if, at an error rate of 10 %, no class or more than one class is plausible; the
+    column top_label has the most probable class. If a CSV file gives labels or masks, the command
+    also prints and stores the accuracy, with 95 % intervals that take into account that images of
+    one patient are not independent.
 
     If a run was interrupted, run the same command again: finished images are skipped. For
     another model or other options, use another folder. Images that cannot be read are listed in
@@ -202,7 +202,7 @@ def _print_scores(result: RunResult) -> None:
         return
     if "trained" in scores:
         trained = scores["trained"]
-        warn(f"{trained['n_images']} of the labelled images: {trained['note']}")
+        warn(f"{_count_used_images(trained)} {trained['note']}")
     typer.echo()
     if scores["n_images"]:
         patients = describe_patients(scores["n_patients"], scores["n_images_without_patient"])
@@ -215,7 +215,7 @@ def _print_scores(result: RunResult) -> None:
         typer.echo("Agreement with the annotations:")
     groups = {"": scores["metrics"], " of patches": patches}
     metrics = {f"{name}{kind}": m for kind, group in groups.items() for name, m in group.items()}
-    _print_metrics(metrics, scores.get("tuned"), scores["n_images"])
+    _print_metrics(metrics, scores.get("tuned"))
     for note in dict.fromkeys(m["note"] for m in metrics.values() if "note" in m):
         affected = [name for name, m in metrics.items() if m.get("note") == note]
         is_known = all(metrics[name]["value"] is not None for name in affected)
@@ -230,31 +230,46 @@ def _print_scores(result: RunResult) -> None:
     print_table(("true class", *(f"predicted {name}" for name in list(header)[1:])), rows)
 
 
-def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None, n_images: int) -> None:
+def _print_metrics(metrics: dict[str, Any], tuned: dict[str, Any] | None) -> None:
     """Print a table of scores.
 
     Parameters
     ----------
     metrics : value, interval and note of each score, by name
     tuned : scores before the tuning, for a model tuned on some of the images; otherwise None
-    n_images : number of scored images
     """
     header, rows = (["", "value", "95 % interval"], [_metric_row(n, m) for n, m in metrics.items()])
     if tuned is None:
         print_table(tuple(header), rows)
+        _note_zero_width(metrics)
         return
     warn(
-        f"{tuned['n_images']} of {pluralize(n_images, 'image')}: {tuned['note']}. "
-        f"{tuned['changes'][:1].upper()}{tuned['changes'][1:]}"
+        f"{_count_used_images(tuned)} used to tune this model; scores on them are not an estimate "
+        f"for unseen patients. {tuned['changes'][:1].upper()}{tuned['changes'][1:]}"
     )
     untuned = tuned["untuned"]
     if untuned is None:
         print_table(("", "tuned", "95 % interval"), rows)
+        _note_zero_width(metrics)
         warn("for scores without tuning, use the model file that this one was made from", "Note")
         return
     missing = dict.fromkeys(("value", "low", "high"))
     rows = [[*row, *_metric_row(row[0], untuned.get(row[0], missing))[1:]] for row in rows]
     print_table(("", "tuned", "95 % interval", "untuned", "95 % interval"), rows)
+    _note_zero_width(metrics, untuned)
+
+
+def _count_used_images(used: Mapping[str, Any]) -> str:
+    """Return the subject of a sentence about the labelled images that the model has used."""
+    n = used["n_images"]
+    return f"{n} of the labelled images {'was' if n == 1 else 'were'}"
+
+
+def _note_zero_width(*tables: Mapping[str, Any]) -> None:
+    """Print a note if an interval in the tables of metrics has the same limits as printed."""
+    limits = [_metric_row(name, m)[2] for table in tables for name, m in table.items()]
+    if any(text and len(set(text.split(" to "))) == 1 for text in limits):
+        typer.echo("An interval of zero width does not mean certainty.")
 
 
 def _metric_row(name: str, metric: dict[str, Any]) -> list[str]:

@@ -65,9 +65,10 @@ class ModelSettingsOptions:
             "(ensemble without an encoder), fast (one model), embeddings (one model on encoder "
             "features), regions (one model of pixels and their surroundings), features (one model "
             "of feature files, with probabilities), precomputed (the same without probabilities), "
-            "paper (settings of Vu 2016). Default: default (if no encoder is installed: pixels); "
-            "with --regions: embeddings (if none is installed: regions); with --features: features "
-            "(also with --method or --regions: precomputed).",
+            "paper (settings of Vu 2016). Without --preset: 'default' ('pixels' if no "
+            "encoder is installed). With --regions: 'embeddings' ('regions' if none is installed). "
+            "With --features: 'features'. With --features and --method or --regions: "
+            "'precomputed'.",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -183,9 +184,9 @@ def train(
     A folder has one sub-folder per class, with images (CLASS/IMAGE) or with one sub-folder per
     patient (CLASS/PATIENT/IMAGE); if it contains a table manifest.csv, the table is used instead.
     A CSV file has the columns path and label, and optionally patient, slide, site, mpp, split and
-    mask. Some other names are accepted, such as class for label and group for patient; a note
-    lists them. If you know the patient of each image, fill in the column patient: accuracy is
-    then measured on unseen patients.
+    mask. Some other names are accepted, such as class for label and group for patient; the
+    command prints which columns it reads. If you know the patient of each image, fill in the
+    column patient: accuracy is then measured on unseen patients.
 
     Train a region detector from masks:
 
@@ -388,6 +389,8 @@ def _print_adaptation(
 
     `change` is the entry about the adaptation in the training information of the model.
     """
+    from ..decision.threshold import describe_shift
+
     if adaptation.has_small_group:
         warn(
             "one group of scores is small. If nearly all images are of one class, use the model "
@@ -403,8 +406,8 @@ def _print_adaptation(
         else "Two groups of scores:"
     )
     typer.echo(
-        f"{groups} {low} and {pluralize(high, 'image')}. The scores move by "
-        f"{-change['shift']:+.3g}; the predicted class of {adaptation.n_moved} of "
+        f"{groups} {low} and {pluralize(high, 'image')}. The new threshold "
+        f"{describe_shift(change['shift'])}; the predicted class of {adaptation.n_moved} of "
         f"{pluralize(n_images, 'image')} changes. Wrote {output}"
     )
 

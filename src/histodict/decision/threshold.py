@@ -187,7 +187,7 @@ _DESCRIPTIONS = {
     _MANUAL: "set manually",
     _ADAPTED: "adapted without labels",
     _REFIT: "decision rule refitted",
-    _ATOMS: "atoms enabled or disabled",
+    _ATOMS: "atoms were enabled or disabled",
 }
 _FINGERPRINT_LENGTH = 16  # hexadecimal digits
 _FIELD_TYPES = {
@@ -305,13 +305,24 @@ def _describe(change: ChangeRecord) -> str:
     text = _DESCRIPTIONS[change["source"]]
     if change["previous"] is not None and change["value"] is not None:
         text += f" from {change['previous']:.3g} to {change['value']:.3g}"
-    elif change["shift"] is not None:
-        text += f", scores moved by {-change['shift']:+.3g}"
-    n_images = change["n_images"]
-    preposition = {_ADAPTED: " with", _ATOMS: ", compared on"}.get(change["source"], " on")
-    text += f"{preposition} {pluralize(n_images, 'image')}" if n_images else ", images not recorded"
+    effect = ""
+    if change["shift"] is not None and (change["previous"] is None or change["value"] is None):
+        effect = f", which {describe_shift(change['shift'])}"
+    prepositions = {_ADAPTED: " to", _ATOMS: ", and the predictions compared on"}
+    if n_images := change["n_images"]:
+        preposition = prepositions.get(change["source"], " on")
+        text += f"{preposition} {pluralize(n_images, 'image')}{effect}"
+    else:
+        text += f"{effect}, images not recorded"
     text += f" ({change['date']})"
     return f"{text}; scores on these images are not an estimate for unseen patients"
+
+
+def describe_shift(shift: float) -> str:
+    """Describe the effect of a change that subtracts `shift` from all scores, as a predicate."""
+    if shift == 0:
+        return "does not change the scores"
+    return f"{'lowers' if shift > 0 else 'raises'} all scores by {abs(shift):.3g}"
 
 
 def check_tuning(changes: object) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from reprlib import repr as short
 
 from ..patches.vectors import PATCH_FEATURES, PatchFeatures, PrecomputedFeatures
+from ..utils.validation import hint
 from .encoder import (
     BORDER_MODES,
     ENCODER_FAMILIES,
@@ -77,12 +78,10 @@ def get_patch_features(name: str) -> PatchFeatures:
     family, colon, _ = name.partition(":")
     if name in ENCODERS or (colon and family in ENCODER_FAMILIES):
         return EncoderFeatures(name)
-    known = [
-        *PATCH_FEATURES,
-        *ENCODERS,
-        PRECOMPUTED,
-        *(f"{family}:NAME" for family in ENCODER_FAMILIES),
-    ]
+    # On the command line, feature files are given by --features instead of this name.
+    others = [*PATCH_FEATURES, *filter(None, [hint(python=PRECOMPUTED, cli="")])]
+    known = [*sorted(ENCODERS), "timm:NAME or timm:NAME@FILE", "hf-hub:OWNER/NAME"]
     raise ValueError(
-        f"encoder or features must be one of {', '.join(sorted(known))}, not {short(name)}"
+        f"unknown encoder {short(name)}; use {', '.join(known)}; or, without an encoder, "
+        f"{', '.join(sorted(others))}"
     )

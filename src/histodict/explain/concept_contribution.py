@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -165,6 +165,41 @@ class ScoreContributions:
     reference: list[NDArray[np.float64]] = field(default_factory=list)
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
     member: int = 0
+
+    def usage_and_reference(
+        self, indices: list[int], classes: Sequence[str]
+    ) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
+        """Return the usage of a concept, and its reference usage and contribution for each class.
+
+        Parameters
+        ----------
+        indices : atoms of the concept
+        classes : class names
+        """
+        assert self.activity is not None
+        max_usage = float(self.activity.patch_statistics.usage[indices].max())
+        usage = self.activity.group_usage.get(tuple(sorted(indices)), max_usage)
+        reference_usage = {
+            name: min(1.0, float(statistics.usage[indices].sum()))
+            for name, statistics in zip(classes, self.model.class_reference_, strict=True)
+        }
+        reference = {
+            name: self.factor * parts[:, indices].sum(axis=1)
+            for name, parts in zip(classes, self.reference, strict=True)
+        }
+        return usage, reference_usage, reference
+
+    def usage_map(self, indices: list[int]) -> NDArray[np.float32]:
+        """Return the fraction of patches per map cell that use the atoms; NaN on background.
+
+        For several atoms, this is the maximum of their fractions.
+        """
+        assert self.activity is not None
+        usage = self.activity.usage_map[indices].max(axis=0)
+        fractions: NDArray[np.float32] = np.where(self.activity.tissue, usage, np.nan).astype(
+            np.float32
+        )
+        return fractions
 
     @property
     def name(self) -> str:

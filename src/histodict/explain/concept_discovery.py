@@ -449,8 +449,11 @@ def concept_prediction_rows(
             for n in sorted((predicted, second))
         }
         reasons = [
-            _describe_usage(
-                names[k], usage.fractions[index, k], {n: s[k] for n, s in compared.items()}
+            _describe_contribution(
+                names[k],
+                float(margins[k]),
+                usage.fractions[index, k],
+                {n: s[k] for n, s in compared.items()},
             )
             for k in np.argsort(-margins, kind="stable")[:_MAX_LISTED].tolist()
             if margins[k] > 0
@@ -461,9 +464,12 @@ def concept_prediction_rows(
     return classifier, rows
 
 
-def _describe_usage(name: str, fraction: float, reference: dict[str, float]) -> str:
+def _describe_contribution(
+    name: str, contribution: float, fraction: float, reference: dict[str, float]
+) -> str:
     references = ", ".join(f"{label} {100 * value:.0f} %" for label, value in reference.items())
-    return f"{100 * fraction:.0f} % of its patches use '{name}' (in labelled images: {references})"
+    share = f"used by {100 * fraction:.0f} % of its patches"
+    return f"'{name}' ({contribution:+.3g}; {share}; in labelled images: {references})"
 
 
 CONCEPTS_FILE, CONCEPTS_TABLE = "concepts.safetensors", "concepts.csv"

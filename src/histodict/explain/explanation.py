@@ -60,7 +60,10 @@ def _classifier_contributions(
 
 
 def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
-    """Return the mask (rows, columns) of region patches, or of all tissue if there is no region."""
+    """Return the mask (rows, columns) of patches above the threshold, or of all tissue if none is.
+
+    The minimum size of a region does not matter.
+    """
     is_region = patch_map.threshold(threshold).predicted_classes == 1
     return is_region if is_region.any() else tissue_mask(patch_map)
 
@@ -68,8 +71,8 @@ def _select_regions(threshold: float, patch_map: PatchMap) -> NDArray[np.bool_]:
 def _region_contributions(detector: Any, recorder: ActivityRecorder) -> list[ScoreContributions]:
     """Return the contributions to the score of a `RegionDetector`.
 
-    The score is the mean margin of the selected patches minus the margin threshold; see
-    `_select_regions`.
+    The score is the mean margin of the patches above the margin threshold (all tissue patches, if
+    there are none) minus this threshold.
     """
     scored = recorder.image_scores
     if scored is None or scored.patch_map is None or not scored.patch_map.n_patches:
@@ -112,7 +115,7 @@ def group_by_concept(
             continue
         indices.sort(key=lambda a: -statistics.usage[a])
         class_names = {classes[int(atoms.classes[a])] for a in indices}
-        usage, reference_usage, reference = _usage_and_reference(source, indices, classes)
+        usage, reference_usage, reference = source.usage_and_reference(indices, classes)
         contributions.append(
             ConceptContribution(
                 name=concept.name,
@@ -121,7 +124,7 @@ def group_by_concept(
                 usage=usage,
                 reference_usage=reference_usage,
                 reference_contribution=reference,
-                usage_map=_activity_map(source, indices),
+                usage_map=source.usage_map(indices),
                 group=concept.group,
                 artefact=concept.artefact,
                 is_named=concept.is_named,
@@ -138,37 +141,6 @@ def group_by_concept(
     ]
 
 
-def _usage_and_reference(
-    source: ScoreContributions, indices: list[int], classes: Sequence[str]
-) -> tuple[float, dict[str, float], dict[str, NDArray[np.float64]]]:
-    """Return the usage of a concept, and its reference usage and contribution for each class."""
-    assert source.activity is not None
-    max_usage = float(source.activity.patch_statistics.usage[indices].max())
-    usage = source.activity.group_usage.get(tuple(sorted(indices)), max_usage)
-    reference_usage = {
-        name: min(1.0, float(statistics.usage[indices].sum()))
-        for name, statistics in zip(classes, source.model.class_reference_, strict=True)
-    }
-    reference = {
-        name: source.factor * parts[:, indices].sum(axis=1)
-        for name, parts in zip(classes, source.reference, strict=True)
-    }
-    return usage, reference_usage, reference
-
-
-def _activity_map(source: ScoreContributions, indices: list[int]) -> NDArray[np.float32]:
-    """Return the fraction of patches per map cell that use the atoms; NaN on background.
-
-    For several atoms, this is the maximum of their fractions.
-    """
-    assert source.activity is not None
-    usage = source.activity.usage_map[indices].max(axis=0)
-    fractions: NDArray[np.float32] = np.where(source.activity.tissue, usage, np.nan).astype(
-        np.float32
-    )
-    return fractions
-
-
 _MAX_REASONS = 3
 _MAX_NAMED = 4  # atoms listed by `describe_change`
 _MIN_SHARE = 0.5  # minimum explained share of the score for which the summary says "because"
@@ -182,8 +154,8 @@ class Explanation:
     ----------
     prediction : prediction of the image
     classes : class names
-    scores : (n_scores,), explained scores; for a `RegionDetector`, the mean margin of the region
-        patches minus the margin threshold
+    scores : (n_scores,), explained scores; for a `RegionDetector`, the mean margin of the patches
+        above the margin threshold (all tissue patches, if there are none) minus this threshold
     constant : (n_scores,), scores minus the sum of the contributions
     contributions : contribution of each concept; for a model without atoms, that of the model
     is_of_regions : whether the model is a `RegionDetector`
@@ -274,6 +246,12 @@ class Explanation:
         total = self.total_excess
         excess = sum(self.excess_over_reference(part) for part in contributions)
         return float(excess / total) if total > 0 else 0.0
+
+    @property
+    def member_constant(self) -> float:
+        """Part of the score that belongs to no ensemble member: the score minus their sum."""
+        contributions = [vote.contribution for vote in self.member_contributions]
+        return self.margin_to_runner_up(self.scores - np.sum(contributions, axis=0))
 
     @property
     def concepts(self) -> list[ConceptContribution]:
@@ -387,7 +365,7 @@ class Explanation:
             return f"{text}, because {described}. {self.describe_share(reasons)}"
         rival = self.classes[self.runner_up]
         name = self.classes[self.predicted_class]
-        heading = f"Largest differences from {rival} training patches in favour of {name}"
+        heading = f"Largest differences from '{rival}' training patches in favour of '{name}'"
         return f"{text}. {heading}: {described}. {self.describe_share(reasons)}"
 
     def describe_share(self, contributions: Sequence[ConceptContribution]) -> str:
@@ -406,13 +384,14 @@ class Explanation:
         rival, share = self.classes[self.runner_up], self.explained_share(contributions)
         if share > 1:
             return (
-                f"{concepts} {_conjugate_verb('differs', n)} more from {rival} training "
+                f"{concepts} {_conjugate_verb('differs', n)} more from '{rival}' training "
                 "patches than the score does; other concepts have the opposite effect."
             )
         only = "" if share >= _MIN_SHARE else "only "
         return (
             f"{concepts} {_conjugate_verb('accounts', n)} for {only}{percent(max(0.0, share))} "
-            f"of the difference between this score and the mean score of {rival} training patches."
+            f"of the difference between this score and the mean score of '{rival}' training "
+            "patches."
         )
 
     def _describe_agreement(self) -> str:
@@ -444,8 +423,8 @@ class Explanation:
         score = getattr(self.prediction, "score", 0)
         if self.has_too_few_patches:
             return (
-                f"{self.label} ({score} connected patches are classified as {name}, too few for a "
-                f"region). These patches are classified as {name}"
+                f"{self.label} ({score} connected patches are classified as '{name}', too few for "
+                f"a region). These patches are classified as '{name}'"
             )
         if self.is_of_regions:
             return f"{name} ({score} connected patches)"
@@ -457,7 +436,7 @@ class Explanation:
         is_less = part.usage < part.reference_usage[rival] and len(part.atoms) == 1
         return (
             f"{part.quoted} is used by {'only ' * is_less}{percent(part.usage)} of patches "
-            f"({rival} training patches: {part.describe_reference(rival)})"
+            f"('{rival}' training patches: {part.describe_reference(rival)})"
         )
 
     def describe_change(self) -> str:
@@ -473,11 +452,11 @@ class Explanation:
             return ""
         rival = self.classes[self.runner_up]
         if self.has_too_few_patches:
-            return f"A larger group of such patches would be a region of {self.classes[1]}."
+            return f"A larger group of such patches would be a region of '{self.classes[1]}'."
         if self.counterfactual is None:
             return (
-                f"No set of concepts changes the prediction to {rival} if its contributions are "
-                f"those of {rival} training patches."
+                f"No set of concepts changes the prediction to '{rival}' if its contributions have "
+                f"their mean values in '{rival}' training patches."
             )
         members = sorted(part.member + 1 for part in self.counterfactual if part.usage is None)
         atoms = [part for part in self.counterfactual if part.usage is not None]
@@ -488,10 +467,18 @@ class Explanation:
         if atoms:
             names = ", ".join(part.quoted for part in atoms)
             if len(atoms) > _MAX_NAMED:
-                names = f"the {len(atoms)} concepts that differ most"
-            contributed = "contributed" if len(atoms) > 1 else "contributed only"
-            changed.append(f"{names} {contributed} as on average in {rival} training patches")
-        return f"The prediction would be {rival} if {' and '.join(changed)}."
+                predicted = self.classes[self.predicted_class]
+                names = (
+                    f"the {len(atoms)} concepts with the largest differences in favour of "
+                    f"'{predicted}'"
+                )
+            contributions, had = (
+                ("the contributions", "had their mean values")
+                if len(atoms) > 1
+                else ("the contribution", "had its mean value")
+            )
+            changed.append(f"{contributions} of {names} {had} in '{rival}' training patches")
+        return f"The prediction would be '{rival}' if {' and '.join(changed)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as a JSON-serialisable dictionary.

@@ -208,14 +208,14 @@ def _is_up_to_date(file: Path, fingerprint: dict[str, Any]) -> bool:
     if stored.get("recipe") != fingerprint["recipe"]:
         old = stored.get("recipe", {})
         differences = [
-            f"{k} was {shorten(old[k])}, is {v}"
+            f"{k}: {shorten(old[k])} in the file, {v} now"
             for k, v in fingerprint["recipe"].items()
             if old.get(k, v) != v
         ]
         reason = "; ".join(differences) or "the file is not from `histodict features`"
         raise ValueError(
             f"{file}: features were computed with other settings ({reason}). Choose another "
-            "folder (--output), or remove the file"
+            "folder (--output), or delete the feature files in this one"
         )
     return all(stored.get(name) == fingerprint[name] for name in ("image", "size"))
 
