@@ -113,7 +113,7 @@ def test_report_shows_the_collected_data(model, manifest, tmp_path):
     assert [title for _, title in IMAGES.findall(page)] == titles
     percents = [f"{100 * share:.0f} %" for line in lines for share in line.fractions.values()]
     assert re.findall(r"<span>(\d+ %)</span>", page) == percents
-    assert "the second its context" in page
+    assert "at lower magnification (right)" in page
 
 
 def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, monkeypatch):
