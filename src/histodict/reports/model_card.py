@@ -212,9 +212,9 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
     if len(header["estimators"]) > 1:
         n = len(header["estimators"])
         *first, last = [heading for heading, text in describe_settings(recipe, None) if text]
-        headings, verb = (f"{', '.join(first)} and {last}", "are") if first else (last, "is")
+        which = f"{', '.join(first)} and {last} above are those" if first else f"{last} is that"
         return (
-            f"combined from {n} base models; {headings} above {verb} of base model 1, as are maps "
+            f"combined from {n} base models; {which} of base model 1, as are maps "
             "and the page of atoms"
         )
     if not recipe.is_patch_level:
