@@ -19,7 +19,7 @@ EXPECTED = {
         ["classify images as healthy or inflamed", "12 images of 6 patients", "Patches"],
         ["Adapted"],
     ),
-    "ensemble": (["combined from 3 models", "Base models", "stain=none"], ["candidates"]),
+    "ensemble": (["combined from 3 base models", "Base models", "stain=none"], ["candidates"]),
     "calibrated": (["Calibrated model", "  as above"], ["ensemble with"]),
     "regions": (
         ["region-detector", "detect regions of class 'inflamed'", "connected patches"],

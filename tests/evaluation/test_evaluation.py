@@ -218,7 +218,7 @@ def test_report_shows_atoms_of_an_example_model(folder):
     assert model.class_names_ == ["healthy", "inflamed"]
     assert model.training_info_["n_images"] == 6
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "saved in the folder models." in page and "figures/ and models/." in page
+    assert "saved in the folder models." in page and "figures/, models/." in page
     assert "Each training used one core; several may have run in parallel." in page
     assert "No site is recorded, so it is unknown" in page
     for place, name in enumerate(model.classes_, start=1):

@@ -113,7 +113,7 @@ def test_report_shows_the_collected_data(model, manifest, tmp_path):
     assert [title for _, title in IMAGES.findall(page)] == titles
     percents = [f"{100 * share:.0f} %" for line in lines for share in line.fractions.values()]
     assert re.findall(r"<span>(\d+ %)</span>", page) == percents
-    assert "the second its context" in page
+    assert "at lower magnification (right)" in page
 
 
 def test_flagged_atom_is_shown_even_if_rarely_used(model, manifest, tmp_path, monkeypatch):
@@ -244,7 +244,7 @@ def test_atoms_command(model_file, manifest, tmp_path):
     assert (manifest.root / patch["image"]).is_file() and patch["side"] == 12
     assert page.is_file()
     done = run(model_file, manifest.root, "--atoms", 3, "-o", page)
-    assert done.exit_code == 0 and "The page shows 6 of" in done.output
+    assert done.exit_code == 0 and "The page shows the 6 most used of" in done.output
 
 
 def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
@@ -253,7 +253,7 @@ def test_first_member_of_an_ensemble_is_shown(model, manifest, tmp_path):
     )
     assert "an ensemble of 2" in ensemble_note(ensemble) and ensemble_note(model) == ""
     _, page = page_of(ensemble, manifest, tmp_path / "a.html", 2)
-    assert "shows the atoms of the first one" in page
+    assert "shows the atoms of base model 1" in page
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_exactly_the_wrong_images_are_shown(page, folder):
     assert wrong == {"p0_1.png", "p3_0.png", "p1_1.png", "p2_1.png", "p4_1.png"}
     assert sorted(page.alts) == sorted(wrong)
     assert {row["image"] for row in read_csv(folder / "errors.csv")} == wrong
-    assert f"{LBP}: benign (4 of 4)" in page.text
+    assert f"{LBP}: benign (wrong in 4 of 4 predictions)" in page.text
 
 
 def test_errors_by_patient(page):
@@ -207,7 +207,7 @@ def test_report_without_errors(images, tmp_path):
     done = evaluate_planted(images, k_folds(images, 2), tmp_path, {LBP: wrong_for()})
     page = report(done, tmp_path)
     assert "all predictions are correct" in page.text
-    assert "An interval of zero width is not certainty" in page.text
+    assert "An interval of zero width does not mean certainty" in page.text
     assert page.alts == []
     assert "Comparisons" not in page.text.partition("Checklist")[0]
 
@@ -260,6 +260,13 @@ def test_warnings_about_the_data_are_repeated(tmp_path):
     page = report(done, tmp_path / "out")
     assert "no patient is specified for 12 images" in page.text
     assert "Some images have no patient" in page.text
+    assert "training and test sets may share patients" in page.text
+    assert "have no patient in common" not in page.text
+    assert "no patient is in both" not in page.text
+    rows = {row[0]: row[1] for table in page.tables for row in table if len(row) == 2}
+    assert rows["Patients"] == "unknown"
+    assert rows["Split by"] == "patients; images without a patient count as separate patients"
+    assert rows["Training sets"] == "each with 6 images of unknown patients"
 
 
 def test_failures_are_named_and_excluded(images, tmp_path):
@@ -275,6 +282,8 @@ def test_failures_are_named_and_excluded(images, tmp_path):
     assert "dfdl, repeat 1, fold 1, seed 0: ImageError: " in page.text
     assert "smaller than a patch (400 x 400)" in page.text
     assert "Model card" not in page.text
+    files = page.text.partition("Files in the same folder: ")[2]
+    assert "results.csv" in files and "confusion.csv" not in files and "figures" not in files
     assert "histodict 0." in page.text  # provenance is written in any case
 
 
@@ -369,9 +378,9 @@ def test_uncertain_predictions_are_reported_with_the_best_guess(images, tmp_path
         done = evaluate_planted(images, k_folds(images, 2), folder, {LBP: wrong_probability})
         return report(done, folder).text
 
-    text = f"{LBP}: uncertain (best guess: benign) (1 of 1)"
+    text = f"{LBP}: uncertain (best guess: benign) (wrong in 1 of 1 prediction)"
     assert text in report_with(["benign", "malignant"]) and text in report_with([])
-    assert f"{LBP}: benign (1 of 1)" in report_with(["benign"])
+    assert f"{LBP}: benign (wrong in 1 of 1 prediction)" in report_with(["benign"])
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -416,7 +425,10 @@ def test_figures_are_also_files(page, folder):
 
 
 def test_same_evaluation_gives_the_same_bytes(done, page, tmp_path):
-    assert report(done, tmp_path).source == page.source
+    sources = [each.source for each in (report(done, tmp_path), page)]
+    # The list of files depends on the folder.
+    first, second = (re.sub("Files in the same folder: .*", "", source) for source in sources)
+    assert first == second
 
 
 def test_checklist_is_complete(page):
@@ -442,8 +454,8 @@ def test_ensemble_is_described_with_its_members():
 
     text = describe_plan(Plan.named("pixels"))
     assert (
-        "ensemble with 2 other base models: lbp-colour (reinhard, width and height reduced by"
-        in text
+        "ensemble with 2 other base models: lbp-colour (stain correction reinhard, width and "
+        "height reduced by" in text
     )
-    assert "lbp-colour (none, width and height reduced by a factor of 4)" in text
+    assert "lbp-colour (stain correction none, width and height reduced by a factor of 4)" in text
     assert "views" not in describe_plan(Plan.named("fast"))

@@ -200,10 +200,12 @@ def atoms(
         print_json(content | _confounded_atoms_to_json(confounded_of_members))
         return
     shown, total = sum(len(use.atoms) for use in report.classes), len(report.statistics)
-    note = " (the most used ones; --atoms: number per class)" * (shown < total)
+    is_partial = shown < total
+    displayed = f"the {shown} most used of " if is_partial else ""
+    hint = " --atoms N shows N per class." * is_partial
     typer.echo(
-        f"The page shows {shown} of {pluralize(total, 'atom')}{note} in {len(report.labels)} "
-        f"patches. Open {output}"
+        f"The page shows {displayed}{pluralize(total, 'atom')}; {len(report.labels)} patches were "
+        f"analysed.{hint} Open {output}"
     )
 
 

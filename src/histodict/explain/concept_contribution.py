@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from ..decision.atom_annotations import AtomAccumulator, AtomMeans, patch_weights
+from ..encoders import get_patch_features
 from ..methods.patch_classifier import DistanceContributions
 from ..models.image_pipeline import ImagePipeline, ImageScores, PatchRecorder
 from ..patches.patch_map import NO_TISSUE, PatchMap
@@ -205,11 +206,13 @@ class ScoreContributions:
     def name(self) -> str:
         """Description of the model: method, features, stain normalisation and magnification."""
         recipe = self.model.recipe
-        description = [
-            f"{recipe.method} on {recipe.features}" if recipe.is_patch_level else recipe.method
-        ]
+        name = recipe.method
+        if recipe.is_patch_level:
+            is_pixels = get_patch_features(recipe.features).atoms_are_images
+            name += f" on {recipe.features}{' pixels' * is_pixels}"
+        description = [name]
         if recipe.stain != "none":
-            description.append(f"stain {recipe.stain}")
+            description.append(f"stain correction {recipe.stain}")
         if recipe.mpp is not None:
             description.append(f"{recipe.mpp:g} µm per pixel")
         elif recipe.downsample > 1:

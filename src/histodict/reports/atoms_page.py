@@ -157,6 +157,7 @@ def write_atoms_page(
     options: dict[str, Any] = {"maps": maps, "n_jobs": model.n_jobs, "callback": callback}
     shown = atom_rows(report, manifest.records, names, **options)
     flagged = atom_rows(report, manifest.records, names, class_usages=report.flagged, **options)
+    max_fraction = max((group["top"] for group in [*shown, *flagged]), default=1.0)
     recipe = model.recipe
     content = {
         "title": f"Atoms of {' / '.join(model.class_names_)}",
@@ -175,13 +176,16 @@ def write_atoms_page(
         ],
         "n_more_confounded": max(0, len(report.confounded_atoms) - _MAX_LISTED_ATOMS),
         "confounded_labels": ",".join(atom.label for atom in report.confounded_atoms),
-        "flagged": [group | {"text": ""} for group in flagged],
+        "flagged": [group | {"text": "", "top": max_fraction} for group in flagged],
         "stability": report.stability,
-        "map_names": [Path(names[each.record_index]).name for each in maps],
+        "map_names": [
+            (report.classes[each.class_index].name, Path(names[each.record_index]).name)
+            for each in maps
+        ],
         "are_pictures": report.atoms.patch_px is not None,
         "is_pair": recipe.context_scale > 1,
         "features": recipe.features,
-        "atom_classes": shown,
+        "atom_classes": [group | {"top": max_fraction} for group in shown],
         "settings": f"Method {recipe.method}; {_patch_text(recipe)}",
     }
     write_page(path, "reports/atoms.html.j2", content)
@@ -349,17 +353,18 @@ def ensemble_note(model: Model) -> str:
         return ""
     return (
         f"This model is an ensemble of {model.n_estimators_} base models. The page shows the "
-        "atoms of the first one."
+        "atoms of base model 1 (`--member` chooses another)."
     )
 
 
 def _describe_usage(class_usage: ClassAtomUsage) -> str:
-    (first, value), *others = class_usage.per_patch.items()
-    text = f"a patch of {first} uses {value:.1f} of them"
-    text += "".join(f", one of {name} {value:.1f}" for name, value in others)
+    counts = ", ".join(f"{name} {value:.1f}" for name, value in class_usage.per_patch.items())
     n_unused = class_usage.n_atoms - class_usage.n_active
-    unused = f" {n_unused} atoms are not used by any of these patches." if n_unused else ""
-    return f"{class_usage.n_atoms} atoms. On average {text}.{unused}"
+    verb = "is" if n_unused == 1 else "are"
+    unused = f" {pluralize(n_unused, 'atom')} {verb} not used by any of these patches."
+    unused *= n_unused > 0
+    n_atoms = pluralize(class_usage.n_atoms, "atom")
+    return f"{n_atoms}. Average number used per patch: {counts}.{unused}"
 
 
 def _atom_values(

@@ -21,7 +21,7 @@ from ..methods.registry import get_method
 from ..metrics import scores as metrics
 from ..patches.rendering import atom_mosaic, jpeg_data_uri
 from ..utils.files import atomic_write
-from ..utils.text_io import Row, pluralize, write_table
+from ..utils.text_io import Row, write_table
 from . import evaluation_tables as tables
 from .evaluation_tables import ImageResult
 from .html import (
@@ -211,7 +211,25 @@ def write_evaluation_page(path: Path, evaluation: Evaluation, example: ExampleMo
         write_error_tables = _write_region_errors if evaluation.region else _write_errors
         content |= write_error_tables(evaluation, predictions, folder)
         content |= _draw_figures(Figures(evaluation, predictions, folder / "figures"), example)
+    content["files"] = _list_files(folder)
     write_page(path, "reports/evaluation.html.j2", content)
+
+
+_TABLES = "results", "comparisons", "predictions", "confusion", "errors", "timing"
+
+
+def _list_files(folder: Path) -> str:
+    """List the files and folders of the evaluation that exist in `folder`."""
+    written = [f"{name}.csv" for name in _TABLES if (folder / f"{name}.csv").is_file()]
+    items = [f"{', '.join(written)} (tables; also as .parquet)"] if written else []
+    descriptions = {
+        "splits.json": "splits.json (to repeat the test on the same images)",
+        "provenance.json": "provenance.json (all settings)",
+        "figures": "figures/",
+        "models": "models/",
+    }
+    items += [text for name, text in descriptions.items() if (folder / name).exists()]
+    return ", ".join(items)
 
 
 # --- data, protocol and provenance ----------------------------------------------------------------
@@ -225,6 +243,7 @@ def _overview_values(evaluation: Evaluation) -> dict[str, Any]:
         "classes": evaluation.classes,
         "region": evaluation.region,
         "by_image": tables.is_split_by_image(evaluation),
+        "has_unknown_patients": tables.has_unknown_patients(evaluation),
         "n_shared": tables.count_shared_patients(evaluation),
         "warnings": [*evaluation.manifest.warnings, *map(str, evaluation.confounders)],
         "failures": origin["failures"],
@@ -240,8 +259,8 @@ def _overview_values(evaluation: Evaluation) -> dict[str, Any]:
             for name, plan in evaluation.plans.items()
         ],
         "provenance": [
-            ("Images and labels", origin["manifest_digest"]),
-            ("Splits", origin["splits_digest"]),
+            ("Checksum of images and labels", origin["manifest_digest"]),
+            ("Checksum of the splits", origin["splits_digest"]),
             ("Seeds", ", ".join(str(seed) for seed in origin["seeds"])),
             ("Versions", tables.join_items(origin["versions"])),
             ("Python, machine", f"{origin['python']}, {origin['machine']}"),
@@ -259,6 +278,7 @@ def _describe_task(evaluation: Evaluation) -> str:
 
 
 def _result_values(evaluation: Evaluation) -> dict[str, Any]:
+    zero_width = [row for row in evaluation.metric_rows if row["low"] == row["high"]]
     return {
         "facts": _headline_values(evaluation),
         "sizes": evaluation.sizes(),
@@ -272,7 +292,8 @@ def _result_values(evaluation: Evaluation) -> dict[str, Any]:
         ],
         "format_interval": tables.format_interval,
         "selection": [*evaluation.interval_warnings, *tables.selection_warnings(evaluation)],
-        "no_error": any(row["low"] == row["high"] for row in evaluation.metric_rows),
+        "has_zero_width": bool(zero_width),
+        "has_perfect_value": any(row["value"] == 1 for row in zero_width),
         "cross_validated": evaluation.all_repeats.cross_validated,
         "n_draws": provenance(evaluation)["draws_of_patients"],
         "n_patients": max(row["n_patients"] for row in evaluation.metric_rows),
@@ -310,6 +331,7 @@ def _write_region_errors(
 
 
 def _draw_figures(figures: Figures, example: ExampleModel | None) -> dict[str, Any]:
+    plans, splits = figures.evaluation.plans, figures.evaluation.splits
     return {
         "interval_charts": figures.draw_intervals(),
         "difference_chart": figures.draw_differences(),
@@ -317,6 +339,8 @@ def _draw_figures(figures: Figures, example: ExampleModel | None) -> dict[str, A
         "roc": figures.draw_roc(),
         "calibration": figures.draw_calibration(),
         "example": example,
+        "is_ensemble_example": example is not None and len(plans[example.method].recipes) > 1,
+        "is_k_fold": splits.protocol.get("kind") == "k-fold",
         "bases": figures.write_atom_mosaics(example) if example else [],
     }
 
@@ -327,17 +351,18 @@ def _headline_values(evaluation: Evaluation) -> list[dict[str, str]]:
         evaluation.metric_row(first, evaluation.main_metric, evaluation.shown_size)
     )
     measure = f"{evaluation.main_metric}{' of the patches' if evaluation.region else ''}"
-    images, patients = (
-        len(tables.tested_images(evaluation)),
-        len(tables.tested_patients(evaluation)),
-    )
+    n_images = len(tables.tested_images(evaluation))
+    patients = tables.describe_tested_patients(evaluation)
     return [
         {"value": value, "name": f"{measure} of {first}, with 95 % interval"},
         {
             "value": str(len(evaluation.methods)),
             "name": "methods" if len(evaluation.methods) > 1 else "method",
         },
-        {"value": str(images), "name": f"images tested, {pluralize(patients, 'patient')}"},
+        {
+            "value": str(n_images),
+            "name": f"{'image' if n_images == 1 else 'images'} tested, {patients}",
+        },
     ]
 
 

@@ -204,7 +204,9 @@ def _image_values(
         "name": evaluation.manifest.name(record),
         "truth": record.label,
         "predictions": [
-            f"{m}: {labels} ({n} of {of})" for m, (labels, n, of) in errors.items() if n
+            f"{method}: {labels} (wrong in {n} of {pluralize(of, 'prediction')})"
+            for method, (labels, n, of) in errors.items()
+            if n
         ],
         "uri": uri,
         "map_uri": map_uri,
@@ -241,10 +243,10 @@ SummaryRow = tuple[str, str]  # heading and text
 # --- phrases ------------------------------------------------------------------------------------
 
 
-def format_range(values: Iterable[int]) -> str:
-    """Format the range of the values, such as "3 to 5"."""
+def format_range(values: Iterable[int], noun: str) -> str:
+    """Format the range of the values with their noun, such as "3 to 5 images"."""
     low, *_, high = sorted([*values] * 2)
-    return str(low) if low == high else f"{low} to {high}"
+    return pluralize(high, noun) if low == high else f"{low} to {high} {noun}s"
 
 
 def join_items(values_by_name: Mapping[str, Any]) -> str:
@@ -262,8 +264,9 @@ def describe_plan(plan: Plan) -> str:
     text = describe_recipe(plan.recipe)
     others = plan.recipes[1:]
     if others:
-        members = [f"{o.method} ({o.stain}, {describe_scale(o)})" for o in others]
-        text += f"; ensemble with {len(others)} other base models: {', '.join(members)}"
+        members = [f"{o.method} (stain correction {o.stain}, {describe_scale(o)})" for o in others]
+        models = pluralize(len(others), "other base model")
+        text += f"; ensemble with {models}: {', '.join(members)}"
     return text
 
 
@@ -277,7 +280,7 @@ def describe_recipe(recipe: Recipe) -> str:
     ]
     if get_patch_features(recipe.features).is_precomputed:
         parts[1:] = ["vectors from feature files"]
-        parts += [f"aggregation {recipe.aggregation}"] if recipe.is_patch_level else []
+        parts += [f"aggregation={recipe.aggregation}"] if recipe.is_patch_level else []
     elif recipe.is_patch_level:
         patches = f"patches of {recipe.patch_px} px every {recipe.grid_stride_px} px"
         if recipe.context_scale > 1:
@@ -285,9 +288,10 @@ def describe_recipe(recipe: Recipe) -> str:
         if recipe.quality_filters != "none":
             patches += f" without {recipe.quality_filters.replace(',', ', ')}"
         if recipe.smoothing_radius:
-            patches += f", smoothed over {pluralize(recipe.smoothing_radius, 'step')} of the grid"
-        parts += [patches, f"vectors {recipe.features}", f"aggregation {recipe.aggregation}"]
-        parts += [f"{recipe.patches_per_class} patches per class"]
+            distance = pluralize(recipe.smoothing_radius, "grid step")
+            patches += f", margins averaged over neighbours up to {distance} away"
+        parts += [patches, f"vectors {recipe.features}", f"aggregation={recipe.aggregation}"]
+        parts += [f"at most about {recipe.patches_per_class} training patches per class"]
     return "; ".join(parts)
 
 
@@ -325,9 +329,11 @@ def selection_warnings(evaluation: Evaluation) -> list[str]:
 def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
     """Return (heading, text) rows on the images, patients, classes, sites and pixel sizes."""
     records = evaluation.manifest.records
-    per_patient = [
-        evaluation.manifest.patients.count(name) for name in set(evaluation.manifest.patients)
-    ]
+    patients = "unknown"
+    if not has_unknown_patients(evaluation):
+        per_patient = Counter(evaluation.manifest.patients)
+        n_images = format_range(per_patient.values(), "image")
+        patients = f"{len(per_patient)}, with {n_images} each"
     sites = sorted({record.site for record in records if record.site})
     pixel_sizes = [PixelSizeOption(table=record.mpp).resolve(record.path).mpp for record in records]
     scales = sorted({mpp for mpp in pixel_sizes if mpp})
@@ -337,7 +343,7 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
         sizes += f"; {NOT_RECORDED} for {pluralize(n_unscaled, 'image')}"
     return [
         ("Images", f"{len(records)}"),
-        ("Patients", f"{len(per_patient)}, with {format_range(per_patient)} images each"),
+        ("Patients", patients),
         ("Classes", ", ".join(evaluation.classes)),
         *([("Positive class", evaluation.classes[1])] if len(evaluation.classes) == 2 else []),
         ("Sites", f"{len(sites)}: {', '.join(sites)}" if sites else NOT_RECORDED),
@@ -346,16 +352,25 @@ def data_summary(evaluation: Evaluation) -> list[SummaryRow]:
 
 
 def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the numbers of images, patients and sites of each class."""
-    rows = []
+    """Return the numbers of images, patients and sites of each class.
+
+    The number of patients is "unknown" if an image of the evaluation has no patient.
+    """
+    rows: list[dict[str, Any]] = []
     for name in evaluation.classes:
         records = [record for record in evaluation.manifest.records if record.label == name]
         sites = {record.site for record in records if record.site}
-        patients = {record.patient for record in records}
+        n_patients = len({record.patient for record in records})
+        patients = "unknown" if has_unknown_patients(evaluation) else n_patients
         rows.append(
-            {"name": name, "images": len(records), "patients": len(patients), "sites": len(sites)}
+            {"name": name, "images": len(records), "patients": patients, "sites": len(sites)}
         )
     return rows
+
+
+def has_unknown_patients(evaluation: Evaluation) -> bool:
+    """Return whether an image has no patient, so that it counts as a separate patient."""
+    return not all(record.has_patient for record in evaluation.manifest.records)
 
 
 def tested_images(evaluation: Evaluation) -> list[ImageRecord]:
@@ -367,6 +382,13 @@ def tested_images(evaluation: Evaluation) -> list[ImageRecord]:
 def tested_patients(evaluation: Evaluation) -> set[str]:
     """Return the patients that were tested at least once."""
     return {record.patient for record in tested_images(evaluation)}
+
+
+def describe_tested_patients(evaluation: Evaluation) -> str:
+    """Return a text such as "6 patients", or "unknown patients" if an image has no patient."""
+    if has_unknown_patients(evaluation):
+        return "unknown patients"
+    return pluralize(len(tested_patients(evaluation)), "patient")
 
 
 def is_split_by_image(evaluation: Evaluation) -> bool:
@@ -382,17 +404,21 @@ def count_shared_patients(evaluation: Evaluation) -> int:
 
 def protocol_summary(evaluation: Evaluation) -> list[SummaryRow]:
     """Return (heading, text) rows on the protocol and the sizes of training and test sets."""
-    apart = "patients; no patient is in both training and test set"
+    unit = "patients; no patient is in both training and test set"
+    if is_split_by_image(evaluation):
+        unit = "images, NOT patients"
+    elif has_unknown_patients(evaluation):
+        unit = "patients; images without a patient count as separate patients"
     n_splits, n_seeds, n_methods = (
         len(evaluation.splits),
         len(evaluation.seeds),
         len(evaluation.plans),
     )
     return [
-        ("Split by", "images, NOT patients" if is_split_by_image(evaluation) else apart),
+        ("Split by", unit),
         ("Protocol", _protocol_text(evaluation)),
-        ("Training sets", f"{describe_set_sizes(evaluation, 'train')} each"),
-        ("Test sets", f"{describe_set_sizes(evaluation, 'test')} each"),
+        ("Training sets", f"each with {describe_set_sizes(evaluation, 'train')}"),
+        ("Test sets", f"each with {describe_set_sizes(evaluation, 'test')}"),
         (
             "Trainings",
             f"{n_splits * n_seeds * n_methods}: {pluralize(n_splits, 'split')}, "
@@ -422,10 +448,13 @@ def describe_set_sizes(evaluation: Evaluation, subset: str) -> str:
     `subset` is "train" or "test".
     """
     positions = [split.train if subset == "train" else split.test for split in evaluation.splits]
+    images = format_range(map(len, positions), "image")
+    if has_unknown_patients(evaluation):
+        return f"{images} of unknown patients"
     n_patients = [
         len({evaluation.manifest.records[i].patient for i in indices}) for indices in positions
     ]
-    return f"{format_range(map(len, positions))} images of {format_range(n_patients)} patients"
+    return f"{images} of {format_range(n_patients, 'patient')}"
 
 
 _MAX_REGION_IMAGES = 24  # images shown with a patch map; the table has all images

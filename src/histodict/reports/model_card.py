@@ -29,7 +29,9 @@ _INTENDED_USE = "research only. Not a medical device: do not use it for diagnose
 
 _AGGREGATION_DESCRIPTIONS = {
     "proportion": "by the fractions of the patches predicted as each class",
-    "margin": "by the mean margin of the patches",
+    "margin": (
+        "by the mean margin of the patches: how much better a class fits a patch than the others"
+    ),
     "codes": "by the mean absolute code of each atom",
     "margin-and-codes": (
         "by the mean margin of the patches and the square root of the mean absolute code of each "
@@ -80,7 +82,7 @@ def describe_model(header: Mapping[str, Any]) -> list[SummaryRow]:
         ("Pixel size", "" if is_precomputed else _pixel_size_text(header["mpp"])),
         ("Seed", str(training["random_state"])),
         ("Software", tables.join_items(header["versions"])),
-        ("Images (digest)", training["manifest_digest"][:16]),
+        ("Checksum of images and labels", training["manifest_digest"][:16]),
     ]
     return [(heading, text) for heading, text in rows if text]
 
@@ -209,12 +211,17 @@ def _decision_text(header: Mapping[str, Any], recipe: Recipe) -> str:
         return describe_min_size(header["decision_parameters"]["min_patches"])
     if len(header["estimators"]) > 1:
         n = len(header["estimators"])
-        return f"combined from {n} models; maps and the page of atoms show the first one"
+        *first, last = [heading for heading, text in describe_settings(recipe, None) if text]
+        which = f"{', '.join(first)} and {last} above are those" if first else f"{last} is that"
+        return (
+            f"combined from {n} base models; {which} of base model 1, as are maps "
+            "and the page of atoms"
+        )
     if not recipe.is_patch_level:
         return "from the whole image"
     name = recipe.aggregation
     description = _AGGREGATION_DESCRIPTIONS.get(name, "from statistics of the patches")
-    return f"{description} (aggregation {name})"
+    return f"{description} (aggregation={name})"
 
 
 def _describe_differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -261,9 +268,9 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
 
     `n_sites` is the number of sites of all images.
     """
-    n_patients = len(tables.tested_patients(evaluation))
     sentences = [
-        f"Tested on {pluralize(n_patients, 'patient')}; see the intervals for the uncertainty.",
+        f"Tested on {tables.describe_tested_patients(evaluation)}; see the intervals for the "
+        "uncertainty.",
         "The model also reports regions in other kinds of tissue; these are not valid."
         if evaluation.region
         else "The model assigns one of these classes also to images of other kinds of tissue.",
@@ -282,7 +289,7 @@ def limitations(evaluation: Evaluation, n_sites: int) -> list[str]:
             "Splits do not separate sites: scores may be lower on slides of a new laboratory."
         )
     sentences += [f"{confounder}." for confounder in evaluation.confounders]
-    if not all(record.has_patient for record in evaluation.manifest.records):
+    if tables.has_unknown_patients(evaluation):
         sentences.append(
             "Some images have no patient: their patients may be in both training and test set."
         )
@@ -322,7 +329,8 @@ def checklist(evaluation: Evaluation) -> list[tuple[str, str, str]]:
 
 def _checklist_data_items(evaluation: Evaluation) -> dict[str, str]:
     data = dict(tables.data_summary(evaluation))
-    patients = pluralize(len(set(evaluation.manifest.patients)), "patient")
+    n_patients = pluralize(len(set(evaluation.manifest.patients)), "patient")
+    patients = "unknown patients" if tables.has_unknown_patients(evaluation) else n_patients
     n_tested = len(tables.tested_images(evaluation))
     return {
         "5a": f"{data['Images']} images of {patients}; source {tables.NOT_RECORDED}",
@@ -344,7 +352,8 @@ def _checklist_method_items(evaluation: Evaluation) -> dict[str, str]:
         "7": tables.describe_plan(evaluation.plans[evaluation.methods[0]]),
         "11": "images without tissue have no patches and are not counted"
         if evaluation.region
-        else "an image without tissue counts as a wrong prediction with the score at the threshold",
+        else "in this evaluation, an image without tissue counts as a wrong prediction, with the "
+        "score at the threshold",
         "12a": f"{protocol['Protocol']}. Split by: {protocol['Split by']}",
         "12c": "see Methods; all settings are in provenance.json",
         "12e": f"{metrics}; 95 % bootstrap intervals over patients; paired comparisons with Holm "
@@ -388,5 +397,5 @@ def _checklist_result_items(evaluation: Evaluation) -> dict[str, str]:
         "23a": card["Performance"],
         "25": "see Comparisons and Errors",
         "26": card["Limits"],
-        "27a": "no prediction for images that cannot be read or have no tissue",
+        "27a": "in use, images that cannot be read or have no tissue get no prediction",
     }

@@ -296,6 +296,7 @@ def write_report(
         "patients": patient_errors(rows),
         "atoms": _atom_mosaics(model),
         "atom_classes": atom_patches,
+        "is_pair": model.recipe.context_scale > 1,
         "examples": _example_images(model, rows, stored_predictions),
         "warnings": pixel_size_warnings(model, rows),
         "failed": [

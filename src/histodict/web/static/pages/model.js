@@ -79,7 +79,7 @@ function learnt(model) {
   return h("section", {}, h("h2", {}, "Atoms"),
     h("p", {}, "The most used atoms of each class. Each patch is approximated by a linear combination of a few atoms; ",
       "its predicted class is the class with the smallest reconstruction error. Click an atom to see the patches that use it. ",
-      "Two pictures side by side are a patch and its context at a coarser scale. ",
+      "Two pictures of an atom show the pattern of a patch (left) and of its surroundings at lower magnification (right). ",
       "Atoms of encoder features are shown as the patch with the largest weight."),
     h("div", { class: "row" }, model.atoms.map(sheet)), users);
 }
