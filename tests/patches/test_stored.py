@@ -56,7 +56,7 @@ def test_invalid_files_are_refused(stored, tmp_path):
         StoredPatches(found.patches_file, tmp_path / "short.npy")
     with pytest.raises(ValueError, match="uint8 values of shape"):
         StoredPatches(tmp_path / "grey.npy", found.labels_file)
-    with pytest.raises(ValueError, match="unknown encoder"):
+    with pytest.raises(ValueError, match="features must be one of"):
         StoredPatches(found.patches_file, found.labels_file, "efficientnet-lite0")
 
 
