@@ -165,7 +165,7 @@ def test_concepts_are_discovered_from_feature_files(slides, tmp_path):
     )
     assert status == 0 and "Predictions use 8 labels" in output, output
     table = (out / "predictions.csv").read_text()
-    assert table.count("\n") == 9 and "of its patches use" in table
+    assert table.count("\n") == 9 and "% of its patches; in labelled" in table
 
 
 # --- bad input ----------------------------------------------------------------------------------
