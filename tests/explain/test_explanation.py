@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -501,3 +502,15 @@ def test_members_have_unique_names():
             for r in ensemble_recipes(resolve_ensemble_recipe(name, None, {}))
         ]
         assert len(set(names)) == len(names) > 1
+
+
+def test_page_shows_contributions_of_members_that_add_up_to_the_score(models, manifest, tmp_path):
+    model, record = models("ensemble"), manifest.records[0]
+    explanation = model.explain(record.path)
+    write_explanation_page(tmp_path / "page.html", model, [explanation], [record])
+    page = (tmp_path / "page.html").read_text()
+    part = page.partition("Contribution of each base model")[2].partition("<h3>")[0]
+    values = [float(text) for text in re.findall(r"<small>([+-][\d.e+-]+) for", part)]
+    assert len(values) == 3 and "<b>constant</b>" in part
+    score = explanation.margin_to_runner_up(explanation.scores)
+    assert sum(values) == pytest.approx(score, abs=0.01 * max(map(abs, values)))

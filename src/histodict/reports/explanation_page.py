@@ -80,6 +80,7 @@ def _image_values(
             {"name": f"base model {vote.member + 1}: {vote.name}"} | _bar_values(value, max_vote)
             for vote, value in zip(explanation.member_contributions, votes, strict=True)
         ],
+        "member_constant": f"{explanation.member_constant:+.3g}" if votes else "",
         "rows": [_concept_values(model, explanation, c, record, max_excess) for c in shown],
         "sums": explanation.sum_rows(n_concepts),
     }
