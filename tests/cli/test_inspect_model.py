@@ -71,5 +71,5 @@ def test_unknown_encoder_is_reported_in_one_line(small_models, tmp_path):
     header["recipe"]["features"] = "mine"
     file.write_bytes(serialize(header, {"x": np.zeros(1)}))
     run = CliRunner().invoke(app, ["info", str(file)])
-    assert run.exit_code == 2 and "unknown encoder 'mine'" in run.output
+    assert run.exit_code == 2 and "unknown encoder or features 'mine'" in run.output
     assert CliRunner().invoke(app, ["info", str(file), "--json"]).exit_code == 0

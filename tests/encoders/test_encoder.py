@@ -320,7 +320,9 @@ def test_incompatible_settings_are_refused(encoder, tissue):
         TissueClassifier(recipe_for(encoder, patch_px=20)).fit(tissue)
     with pytest.raises(ValueError, match="context_scale=1"):
         recipe_for(encoder, context_scale=2)
-    with pytest.raises(ValueError, match=r"unknown encoder '.*timm:NAME or timm:NAME@FILE"):
+    with pytest.raises(
+        ValueError, match=r"unknown encoder or features '.*timm:NAME or timm:NAME@FILE"
+    ):
         recipe_for("nothing")
     assert (
         not get_patch_features("timm:resnet18").atoms_are_images

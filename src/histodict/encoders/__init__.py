@@ -82,6 +82,6 @@ def get_patch_features(name: str) -> PatchFeatures:
     others = [*PATCH_FEATURES, *filter(None, [hint(python=PRECOMPUTED, cli="")])]
     known = [*sorted(ENCODERS), "timm:NAME or timm:NAME@FILE", "hf-hub:OWNER/NAME"]
     raise ValueError(
-        f"unknown encoder {short(name)}; use {', '.join(known)}; or, without an encoder, "
-        f"{', '.join(sorted(others))}"
+        f"unknown encoder or features {short(name)}; use {', '.join(known)}; "
+        f"or, without an encoder, {', '.join(sorted(others))}"
     )
