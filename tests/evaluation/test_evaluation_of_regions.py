@@ -130,7 +130,7 @@ def test_auc_is_that_of_the_patches_of_all_folds(foci, folder):
 
 def test_report_tables_and_provenance_are_of_regions(folder):
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Each tissue patch counts." in page
+    assert "Scores count tissue patches." in page
     assert "detect regions of class &#39;inflammation&#39;" in page
     assert page.count('<figure class="card">') == 5 and "false positive patches of" in page
     assert json.loads((folder / "provenance.json").read_text())["region"] == "inflammation"
