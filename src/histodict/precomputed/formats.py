@@ -105,7 +105,7 @@ def _open_hdf5(path: Path) -> Iterator[FeatureContent]:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise ImageError(
-            f"{path}: not an HDF5 file, or damaged ({error}); compute the features again"
+            f"{path}: not an HDF5 file, or damaged ({shorten(error)}); compute the features again"
         ) from error
     is_anndata = path.suffix.lower() == ".h5ad"
     with file:
@@ -536,7 +536,7 @@ def open_npz(path: Path) -> Iterator[FeatureContent]:
             raise
         except (*NPZ_ERRORS, RuntimeError) as error:
             raise ImageError(
-                f"{path}: not an .npz file, or damaged ({error}); write it again"
+                f"{path}: not an .npz file, or damaged ({shorten(error)}); write it again"
             ) from error
         vectors, coords = (arrays.get(name) for name in (FEATURES, COORDS))
         yield _merge_attributes(path, sorted(members), attributes, vectors, coords)
